@@ -63,7 +63,7 @@ pub enum ProbeStep {
 /// An address of a lease that another machine uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AddressConflict {
-    /// The address.
+    /// Address of the lease.
     pub address: IpAddr,
     /// Ethernet address of the VM that has the lease.
     pub owner: MacAddress,

@@ -59,7 +59,7 @@ pub(crate) fn answer(
     };
     let (destination, destination_mac) = destination_of_answer(settings, &request, ipv4, kind);
     *left_out += options.left_out;
-    let frame = write(settings, &answer, options, destination, destination_mac)?;
+    let frame = answer_frame(settings, &answer, options, destination, destination_mac)?;
     Ok(Outcome::Answer { kind, frame })
 }
 
@@ -105,7 +105,7 @@ fn answer_to_request(
     Ok(AnswerKind::Dhcpv4Nak)
 }
 
-/// Answers a client that has an address and requests only the other settings.
+/// Answers a DHCPINFORM: the client already has an address, and requests only the other settings.
 fn answer_inform(
     settings: &Settings,
     request: &Request<'_>,
@@ -121,7 +121,7 @@ fn answer_inform(
     let limit = max_message_length(settings, request);
     let options = OptionWriter::settings(limit, settings, ipv4, &request.options);
     *left_out += options.left_out;
-    let frame = write(settings, &answer, options, destination, settings.mac)?;
+    let frame = answer_frame(settings, &answer, options, destination, settings.mac)?;
     Ok(Outcome::Answer { kind: AnswerKind::Dhcpv4Ack, frame })
 }
 
@@ -173,7 +173,7 @@ fn max_message_length(settings: &Settings, request: &Request<'_>) -> usize {
     usize::from(accepted) - DHCPV4_HEADERS
 }
 
-fn write(
+fn answer_frame(
     settings: &Settings,
     header: &v4::Message,
     options: OptionWriter,

@@ -79,7 +79,8 @@ impl OptionWriter {
     /// Returns the options of DHCPNAK.
     pub(crate) fn refusal(limit: usize, request: &RequestOptions) -> Self {
         let mut writer = Self::new(limit, MessageType::Nak, request);
-        writer.push(&DhcpOption::Message("the machine has another address".to_owned()));
+        writer
+            .push(&DhcpOption::Message("the lease of this machine has another address".to_owned()));
         writer
     }
 

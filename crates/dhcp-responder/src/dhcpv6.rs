@@ -89,7 +89,7 @@ pub(crate) fn answer(
     }
     let has_settings =
         !matches!(message_type, MessageType::Confirm | MessageType::Release | MessageType::Decline);
-    let message = write(answer, ipv6, has_settings, left_out)?;
+    let message = encode_answer(answer, ipv6, has_settings, left_out)?;
     let addresses = Addresses { source: settings.server_mac, destination: settings.mac };
     let frame = addresses.dhcpv6(source, &message).ok_or(IgnoredReason::Malformed)?;
     if message_type == MessageType::Decline && has_address {
@@ -193,7 +193,7 @@ fn status(status: Status) -> DhcpOption {
 }
 
 /// Encodes the answer, with name servers and search domains as far as they fit.
-fn write(
+fn encode_answer(
     mut answer: Message,
     ipv6: &Ipv6Settings,
     has_settings: bool,

@@ -21,12 +21,12 @@ use crate::frame::{Addresses, BROADCAST_MAC, LINK_HOP_LIMIT};
 use crate::identity::SERVER_MAC;
 use crate::received::{Content, Received};
 
-/// A probe to find out whether another machine uses the address of a lease.
+/// A probe to determine whether another machine uses the address of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Probe {
     /// Ethernet address of the VM that has the lease.
     pub owner: MacAddress,
-    /// The address.
+    /// Address of the lease.
     pub address: IpAddr,
 }
 
@@ -93,7 +93,7 @@ fn link_local(mac: MacAddress) -> Ipv6Addr {
 pub struct ProbeAnswer {
     /// Ethernet address of the machine.
     pub mac: MacAddress,
-    /// The address.
+    /// Address that the machine uses.
     pub address: IpAddr,
 }
 

@@ -66,7 +66,11 @@ impl PortResponder {
     /// appears, when the lease changes, and each [`crate::ADVERTISEMENT_INTERVAL`].
     #[must_use]
     pub fn advertisement(&self) -> Option<Vec<u8>> {
-        router_advertisement::write(&self.settings, self.settings.ipv6.as_ref()?, None)
+        router_advertisement::advertisement_frame(
+            &self.settings,
+            self.settings.ipv6.as_ref()?,
+            None,
+        )
     }
 
     fn answer(&mut self, received: &Received<'_>, now: Uptime) -> Result<Outcome, IgnoredReason> {

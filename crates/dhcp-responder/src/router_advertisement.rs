@@ -29,12 +29,12 @@ pub(crate) fn answer_router_solicitation(
 ) -> Result<Outcome, IgnoredReason> {
     let ipv6 = settings.ipv6.as_ref().ok_or(IgnoredReason::NotConfigured)?;
     let destination = Some(source).filter(Ipv6Addr::is_unicast_link_local);
-    let frame = write(settings, ipv6, destination).ok_or(IgnoredReason::Malformed)?;
+    let frame = advertisement_frame(settings, ipv6, destination).ok_or(IgnoredReason::Malformed)?;
     Ok(Outcome::Answer { kind: AnswerKind::RouterAdvertisement, frame })
 }
 
 /// Returns a router advertisement in a frame, to all nodes if there is no destination.
-pub(crate) fn write(
+pub(crate) fn advertisement_frame(
     settings: &Settings,
     ipv6: &Ipv6Settings,
     destination: Option<Ipv6Addr>,

@@ -134,7 +134,7 @@ pub enum BindError {
         reason: String,
     },
     /// The reservation of another pod would no longer fit.
-    #[error("another reservation on the host would no longer fit")]
+    #[error("after the binding, another reservation on the host would no longer fit")]
     DisplacesReservation,
 }
 

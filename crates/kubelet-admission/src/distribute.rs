@@ -71,15 +71,16 @@ fn find_best_split(
         if best_balance == 0.0 {
             return false;
         }
-        let combo = lists.elements(chosen);
+        let combination = lists.elements(chosen);
         let free_in = |zone: usize| free.get(zone).copied().unwrap_or(0);
-        let total: i64 = combo.iter().map(|&zone| free_in(zone)).sum();
-        let groups: i64 = combo.iter().map(|&zone| free_in(zone) / group_size).sum();
+        let total: i64 = combination.iter().map(|&zone| free_in(zone)).sum();
+        let groups: i64 = combination.iter().map(|&zone| free_in(zone) / group_size).sum();
         let cpus_per_zone =
-            requested / i64::try_from(combo.len()).unwrap_or(i64::MAX) / group_size * group_size;
+            requested / i64::try_from(combination.len()).unwrap_or(i64::MAX) / group_size
+                * group_size;
         if total < requested
             || groups * group_size < requested
-            || combo.iter().any(|&zone| free_in(zone) < cpus_per_zone)
+            || combination.iter().any(|&zone| free_in(zone) < cpus_per_zone)
         {
             return true;
         }
@@ -89,15 +90,16 @@ fn find_best_split(
                 free_after.push((zone, free_in(zone)));
             }
         }
-        for &zone in &combo {
+        for &zone in &combination {
             add_free_cpus(&mut free_after, zone, -cpus_per_zone);
         }
-        let remainder = requested - cpus_per_zone * i64::try_from(combo.len()).unwrap_or(i64::MAX);
+        let remainder =
+            requested - cpus_per_zone * i64::try_from(combination.len()).unwrap_or(i64::MAX);
         let (balance, subset) = if remainder == 0 {
             (standard_deviation(&free_after), None)
         } else {
             let Some((balance, subset)) =
-                best_remainder_zones(&combo, &free_after, remainder, group_size)
+                best_remainder_zones(&combination, &free_after, remainder, group_size)
             else {
                 loops_forever = true;
                 return false;
@@ -125,7 +127,7 @@ fn find_best_split(
 /// `None` if the kubelet would loop forever, which happens if a whole core can only be formed from remaining partial
 /// cores of several zones.
 fn best_remainder_zones(
-    combo: &[usize],
+    combination: &[usize],
     free_after: &[(usize, i64)],
     remainder: i64,
     group_size: i64,
@@ -133,8 +135,11 @@ fn best_remainder_zones(
     let free_in = |after: &[(usize, i64)], zone: usize| {
         after.iter().find(|&&(known, _)| known == zone).map_or(0, |&(_, free)| free)
     };
-    let candidates: Vec<usize> =
-        combo.iter().copied().filter(|&zone| free_in(free_after, zone) >= group_size).collect();
+    let candidates: Vec<usize> = combination
+        .iter()
+        .copied()
+        .filter(|&zone| free_in(free_after, zone) >= group_size)
+        .collect();
     let mut best_balance = f64::MAX;
     let mut best: Vec<usize> = Vec::new();
     let mut loops_forever = false;

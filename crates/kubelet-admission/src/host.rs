@@ -78,7 +78,7 @@ pub enum HostError {
     ZoneNumberTooLarge(u32),
     /// The host has more zones than the kubelet's limit or this predictor's limit for topology hints.
     #[error(
-        "{zones} zones: the kubelet aligns resources on up to {limit} zones, Berth supports up to \
+        "the host has {zones} zones: the kubelet aligns resources on up to {limit} zones, Berth supports up to \
          {MAX_HINT_ZONES}"
     )]
     TooManyZones {

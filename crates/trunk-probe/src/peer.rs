@@ -74,7 +74,7 @@ impl Peer {
         self.session.is_some() && !self.common.is_empty()
     }
 
-    /// VLANs that both agents probe.
+    /// Returns the VLANs that both agents probe.
     pub(crate) const fn common(&self) -> &VlanSet {
         &self.common
     }

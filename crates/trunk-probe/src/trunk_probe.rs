@@ -31,7 +31,7 @@ const ANSWER_INTERVAL: Duration = Duration::from_millis(50);
 /// Maximum time between two calls of `poll`. After a longer time, this agent was stopped and has lost frames, so missed
 /// probes are no evidence.
 const MAX_POLL_GAP: Duration = Duration::from_secs(5);
-/// Time after which a leak is forgotten.
+/// Time after which a leak that no longer occurs is removed.
 const LEAK_MEMORY: Duration = Duration::from_secs(300);
 /// Time between wake-ups while nothing happens, so that frames are sent and received in batches.
 const IDLE_INTERVAL: Duration = Duration::from_millis(250);
@@ -55,8 +55,8 @@ pub enum IgnoredFrame {
     /// The frame was received before.
     #[error("the frame is a replay")]
     Replayed,
-    /// The frame was sent in another VLAN.
-    #[error("the frame was sent in another VLAN")]
+    /// The frame was sent in a VLAN other than the one in which it arrived.
+    #[error("the frame was sent in a VLAN other than the one in which it arrived")]
     Leaked,
     /// There are too many peers.
     #[error("there are too many agents on the segment")]

@@ -9,7 +9,8 @@ use crate::solicitation::{Solicitation, Step};
 
 /// Maximum number of VLANs that are solicited because the peer requests it.
 const MAX_REQUESTED: usize = 64;
-/// Time between two solicitations in missing VLANs. It is short, to detect soon that the switches carry a VLAN again.
+/// Time between two solicitations in missing VLANs. The interval is short, so that this agent soon detects that the
+/// switches carry a VLAN again.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// VLANs in which no probe of a peer is received.

@@ -10,7 +10,8 @@ pub enum Verdict {
     /// No other agent with a common VLAN was received, or the evidence is not complete yet.
     #[default]
     Unknown,
-    /// Every VLAN was received from every other agent that also probes it, and from at least one.
+    /// In every VLAN, the probes of every other agent that also probes the VLAN arrive, and there is at least one such
+    /// agent.
     Verified,
     /// Every common VLAN was received, but no other agent is received in some VLANs. Either no other host carries them,
     /// or the switches do not.
@@ -22,7 +23,7 @@ pub enum Verdict {
     Missing {
         /// The VLANs that were not received from at least one agent.
         vlans: VlanSet,
-        /// Nodes of these agents, sorted.
+        /// Nodes of the agents whose probes do not arrive, sorted.
         from: Vec<String>,
     },
 }

@@ -251,8 +251,13 @@ fn all_hosts_name_the_host_whose_port_lacks_a_vlan() {
     switch.run(Duration::from_secs(60), |_| {});
     switch.removed[2].insert(333);
     let named = switch.times_until_missing();
-    let of_others = missing(&[333], &[2]);
-    let expected = [of_others.clone(), of_others.clone(), missing(&[333], &[0, 1, 3]), of_others];
+    let missing_from_host_2 = missing(&[333], &[2]);
+    let expected = [
+        missing_from_host_2.clone(),
+        missing_from_host_2.clone(),
+        missing(&[333], &[0, 1, 3]),
+        missing_from_host_2,
+    ];
     assert_eq!(switch.verdicts(), expected, "{named:?}");
     let cut_off = switch.agents.iter().map(|agent| agent.probe.unverified_vlans());
     let (none, only) = (VlanSet::default(), vlans([333]));
@@ -363,7 +368,7 @@ fn a_peer_that_vanishes_in_its_last_common_vlan_verifies_nothing() {
     switch.run(Duration::from_secs(30), |_| {});
     assert_eq!(switch.verdicts(), vec![Verdict::Verified; 3]);
     switch.removed[0].insert(101);
-    // A peer is forgotten after 30 seconds.
+    // An unresponsive peer is removed after 30 seconds.
     switch.run(Duration::from_secs(40), |_| {});
     assert_eq!(switch.verdicts(), [unverified(&[101]), Verdict::Unknown, Verdict::Verified]);
     switch.removed[0].clear();

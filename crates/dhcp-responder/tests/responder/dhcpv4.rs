@@ -13,7 +13,7 @@ use dhcproto::{Encodable as _, v4};
 use crate::answer::{Content, check, check_dhcpv4};
 use crate::guest::{
     ADDRESS, DNS, GATEWAY, MAC, dhcpv4, frame_of_dhcpv4, frame_of_dhcpv4_from, lease, network,
-    responder, selecting, send,
+    responder, selecting_request, send,
 };
 
 const OTHER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 99);
@@ -104,7 +104,7 @@ fn routes_are_sent_on_request_or_if_there_are_routes() {
 
 #[test]
 fn request_is_acknowledged_in_all_states_of_the_client() {
-    let selecting = selecting(SERVER_IDENTIFIER, ADDRESS);
+    let selecting = selecting_request(SERVER_IDENTIFIER, ADDRESS);
     let mut reboot = dhcpv4(MessageType::Request);
     reboot.opts_mut().insert(DhcpOption::RequestedIpAddress(ADDRESS));
     let mut renewing = dhcpv4(MessageType::Request);
@@ -134,7 +134,7 @@ fn renewal_to_any_unicast_address_is_acknowledged() {
 fn wrong_address_is_refused_by_broadcast() {
     let mut renewing = dhcpv4(MessageType::Request);
     renewing.set_ciaddr(OTHER);
-    for request in [selecting(SERVER_IDENTIFIER, OTHER), renewing] {
+    for request in [selecting_request(SERVER_IDENTIFIER, OTHER), renewing] {
         let answer = check(send(&mut responder(), &frame_of_dhcpv4(&request)));
         assert_eq!(answer.kind, AnswerKind::Dhcpv4Nak);
         assert_eq!(answer.destination, MacAddress([0xff; 6]));
@@ -181,7 +181,7 @@ fn inform_gets_settings_without_an_address() {
 
 #[test]
 fn declined_address_is_reported() {
-    let mut decline = selecting(SERVER_IDENTIFIER, ADDRESS);
+    let mut decline = selecting_request(SERVER_IDENTIFIER, ADDRESS);
     decline.opts_mut().insert(DhcpOption::MessageType(MessageType::Decline));
     let mut responder = responder();
     let outcome = send(&mut responder, &frame_of_dhcpv4(&decline));
@@ -196,7 +196,7 @@ fn declined_address_is_reported() {
 fn other_messages_are_ignored() {
     assert_eq!(ignored(&dhcpv4(MessageType::Release)), IgnoredReason::Released);
     assert_eq!(ignored(&dhcpv4(MessageType::Offer)), IgnoredReason::NoRequest);
-    assert_eq!(ignored(&selecting(GATEWAY, ADDRESS)), IgnoredReason::OtherServer);
+    assert_eq!(ignored(&selecting_request(GATEWAY, ADDRESS)), IgnoredReason::OtherServer);
     assert_eq!(ignored(&dhcpv4(MessageType::Request)), IgnoredReason::Malformed);
     let mut relayed = dhcpv4(MessageType::Discover);
     relayed.set_giaddr(GATEWAY);

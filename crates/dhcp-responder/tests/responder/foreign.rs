@@ -81,7 +81,7 @@ fn router_advertisement_from(
     frame
 }
 
-fn foreign(kind: ForeignKind, address: impl Into<IpAddr>) -> Outcome {
+fn foreign_server(kind: ForeignKind, address: impl Into<IpAddr>) -> Outcome {
     Outcome::ForeignServer(ForeignServer { kind, mac: FOREIGN_MAC, address: address.into() })
 }
 
@@ -89,13 +89,13 @@ fn foreign(kind: ForeignKind, address: impl Into<IpAddr>) -> Outcome {
 fn servers_and_routers_are_reported() {
     let mut responder = responder();
     let outcome = receive(&mut responder, &offer(FOREIGN_MAC, v4::Opcode::BootReply));
-    assert_eq!(outcome, foreign(ForeignKind::Dhcpv4, FOREIGN));
+    assert_eq!(outcome, foreign_server(ForeignKind::Dhcpv4, FOREIGN));
     for message_type in [2, 7, 10] {
         let outcome = receive(&mut responder, &dhcpv6(message_type));
-        assert_eq!(outcome, foreign(ForeignKind::Dhcpv6, FOREIGN6));
+        assert_eq!(outcome, foreign_server(ForeignKind::Dhcpv6, FOREIGN6));
     }
     let outcome = receive(&mut responder, &router_advertisement(FOREIGN6, 255));
-    assert_eq!(outcome, foreign(ForeignKind::RouterAdvertisement, FOREIGN6));
+    assert_eq!(outcome, foreign_server(ForeignKind::RouterAdvertisement, FOREIGN6));
     assert_eq!(responder.statistics().foreign_servers[&ForeignKind::Dhcpv6], 3);
 }
 
@@ -122,7 +122,7 @@ fn advertisement_of_the_link_local_gateway_is_expected() {
     assert_eq!(outcome, Outcome::Ignored(IgnoredReason::Gateway));
     let other: Ipv6Addr = "fe80::77".parse().unwrap();
     let outcome = receive(&mut responder, &router_advertisement(other, 255));
-    assert_eq!(outcome, foreign(ForeignKind::RouterAdvertisement, other));
+    assert_eq!(outcome, foreign_server(ForeignKind::RouterAdvertisement, other));
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn advertisements_fit_a_global_gateway_if_their_prefixes_do() {
     let own: Ipv6Addr = "fd00:120::".parse().unwrap();
     let other: Ipv6Addr = "fd00:121::".parse().unwrap();
     let expected = Outcome::Ignored(IgnoredReason::Gateway);
-    let reported = foreign(ForeignKind::RouterAdvertisement, FOREIGN6);
+    let reported = foreign_server(ForeignKind::RouterAdvertisement, FOREIGN6);
     let without_address = berth_api::Lease { ipv6: None, ..lease() };
     for (lease, prefixes, outcome) in [
         (lease(), &[][..], &expected),

@@ -17,7 +17,7 @@ pub(crate) const DNS6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x120, 0, 0, 0, 0, 0, 53
 pub(crate) const LINK_LOCAL: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 1, 2, 3, 4);
 pub(crate) const CLIENT_DUID: [u8; 6] = [0, 4, 9, 9, 9, 9];
 
-/// A network with all settings.
+/// Returns a network with all settings.
 pub(crate) fn network() -> LeaseNetwork {
     let options =
         |length, gateway: Option<IpAddr>, dns: IpAddr, to: &str, via: &str| LeaseOptions {
@@ -50,12 +50,12 @@ pub(crate) fn responder() -> PortResponder {
     PortResponder::new(&network(), &lease(), SERVER_MAC)
 }
 
-/// Lets the responder handle a frame of the guest.
+/// Returns the responder's outcome for a frame of the guest.
 pub(crate) fn send(responder: &mut PortResponder, frame: &[u8]) -> Outcome {
     responder.handle(Direction::FromGuest, frame, Duration::from_secs(9))
 }
 
-/// A DHCPv4 message of the guest, without options except its type.
+/// Returns a DHCPv4 message of the guest that has no option except its type.
 pub(crate) fn dhcpv4(message_type: v4::MessageType) -> v4::Message {
     let none = Ipv4Addr::UNSPECIFIED;
     let mut message = v4::Message::new_with_id(0x1234_5678, none, none, none, none, &MAC.0);
@@ -63,8 +63,8 @@ pub(crate) fn dhcpv4(message_type: v4::MessageType) -> v4::Message {
     message
 }
 
-/// A DHCPREQUEST with the server identifier and the address that the client selected.
-pub(crate) fn selecting(server: Ipv4Addr, address: Ipv4Addr) -> v4::Message {
+/// Returns a DHCPREQUEST with the server identifier and the address that the client selected.
+pub(crate) fn selecting_request(server: Ipv4Addr, address: Ipv4Addr) -> v4::Message {
     let mut message = dhcpv4(v4::MessageType::Request);
     message.opts_mut().insert(v4::DhcpOption::ServerIdentifier(server));
     message.opts_mut().insert(v4::DhcpOption::RequestedIpAddress(address));
@@ -90,7 +90,7 @@ pub(crate) fn frame_of_dhcpv4_from(
     frame
 }
 
-/// A DHCPv6 message of the guest with its identifier and the given options.
+/// Returns a DHCPv6 message with the guest's client identifier and the given options.
 pub(crate) fn dhcpv6(message_type: v6::MessageType, options: Vec<v6::DhcpOption>) -> Vec<u8> {
     let mut message = v6::Message::new_with_id(message_type, [1, 2, 3]);
     message.opts_mut().insert(v6::DhcpOption::ClientId(CLIENT_DUID.to_vec()));
@@ -111,7 +111,7 @@ pub(crate) fn frame_of_dhcpv6(message: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// An identity association with addresses.
+/// Returns an identity association with addresses.
 pub(crate) fn association(id: u32, addresses: &[Ipv6Addr]) -> v6::DhcpOption {
     let opts = addresses.iter().map(|&addr| {
         let opts = v6::DhcpOptions::new();

@@ -15,7 +15,7 @@ use proptest::prelude::*;
 use crate::answer::{check, parse};
 use crate::guest::{
     ADDRESS, ADDRESS6, LINK_LOCAL, MAC, association, dhcpv4, dhcpv6, frame_of_dhcpv4,
-    frame_of_dhcpv4_from, frame_of_dhcpv6, icmpv6, responder, selecting,
+    frame_of_dhcpv4_from, frame_of_dhcpv6, icmpv6, responder, selecting_request,
 };
 
 /// Returns frames that get answers.
@@ -24,7 +24,7 @@ fn seeds() -> Vec<Vec<u8>> {
     renewing.set_ciaddr(ADDRESS);
     vec![
         frame_of_dhcpv4(&dhcpv4(v4::MessageType::Discover)),
-        frame_of_dhcpv4(&selecting(SERVER_IDENTIFIER, ADDRESS)),
+        frame_of_dhcpv4(&selecting_request(SERVER_IDENTIFIER, ADDRESS)),
         frame_of_dhcpv4(&renewing),
         dhcpv6(v6::MessageType::Solicit, vec![association(5, &[ADDRESS6])]),
         dhcpv6(v6::MessageType::Confirm, vec![association(5, &[ADDRESS6])]),

@@ -6,7 +6,8 @@ use dhcproto::{v4, v6};
 
 use crate::answer::{check_dhcpv4, check_dhcpv6};
 use crate::guest::{
-    ADDRESS, ADDRESS6, association, dhcpv4, dhcpv6, frame_of_dhcpv4, responder, selecting, send,
+    ADDRESS, ADDRESS6, association, dhcpv4, dhcpv6, frame_of_dhcpv4, responder, selecting_request,
+    send,
 };
 
 const SERVER_DUID: [u8; 10] = [0, 3, 0, 1, 0x02, 0x62, 0x65, 0x72, 0x74, 0x68];
@@ -20,7 +21,7 @@ const WITHHELD: [(AddressState, IgnoredReason); 2] = [
 fn an_ipv4_address_is_withheld_from_guests_that_do_not_use_it() {
     let server = berth_dhcp_responder::SERVER_IDENTIFIER;
     let offer = frame_of_dhcpv4(&dhcpv4(v4::MessageType::Discover));
-    let request = frame_of_dhcpv4(&selecting(server, ADDRESS));
+    let request = frame_of_dhcpv4(&selecting_request(server, ADDRESS));
     let mut renewal = dhcpv4(v4::MessageType::Request);
     renewal.set_ciaddr(ADDRESS);
     for (state, reason) in WITHHELD {
@@ -32,7 +33,7 @@ fn an_ipv4_address_is_withheld_from_guests_that_do_not_use_it() {
         let (kind, _) = check_dhcpv4(send(&mut responder, &frame_of_dhcpv4(&renewal)));
         assert_eq!(kind, AnswerKind::Dhcpv4Ack, "the guest keeps an address that it uses");
         // A guest that requests another address still gets a DHCPNAK.
-        let other = selecting(server, [10, 0, 0, 99].into());
+        let other = selecting_request(server, [10, 0, 0, 99].into());
         let (kind, _) = check_dhcpv4(send(&mut responder, &frame_of_dhcpv4(&other)));
         assert_eq!(kind, AnswerKind::Dhcpv4Nak);
         responder.set_address_states(AddressState::Free, state);

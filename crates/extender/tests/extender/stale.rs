@@ -39,7 +39,12 @@ fn stale_allocation(uid: &str) -> Allocation {
 }
 
 /// Delivers a report of host a, which has one zone with 8 CPUs for pods.
-fn report(extender: &mut Extender, now: Instant, listed: Option<&Allocation>, version: u64) {
+fn deliver_report(
+    extender: &mut Extender,
+    now: Instant,
+    listed: Option<&Allocation>,
+    version: u64,
+) {
     let zone = ZoneDescription { cpus: 9, memory: 64, huge_pages_gib: 8, small_pages_mib: 0 };
     let form = HostDescription {
         name: "a".to_owned(),
@@ -62,11 +67,11 @@ fn add_bound_pod(extender: &mut Extender, now: Instant, pod: v1::Pod) {
 /// Returns the extender after the deletion of the pod `ended`, with this allocation in the last report.
 fn extender_after_deletion(now: Instant, listed: &Allocation) -> Extender {
     let mut extender = Extender::new();
-    report(&mut extender, now, None, 1);
+    deliver_report(&mut extender, now, None, 1);
     add_bound_pod(&mut extender, now, pod_with_all_pages("ended").build());
-    report(&mut extender, now, Some(&running_allocation("ended")), 2);
+    deliver_report(&mut extender, now, Some(&running_allocation("ended")), 2);
     extender.delete_pod(now, "ended");
-    report(&mut extender, now, Some(listed), 3);
+    deliver_report(&mut extender, now, Some(listed), 3);
     extender
 }
 
@@ -99,14 +104,14 @@ fn memory_of_a_deleted_pod_becomes_stale() {
     assert_eq!(extender.take_hosts_to_patch(), ["a"]);
     assert_eq!(refusal_reason(&mut extender, later, &next), None);
     // The kubelet has not admitted the next pod yet, so the report still lists the memory.
-    report(&mut extender, later, Some(&ended), 4);
+    deliver_report(&mut extender, later, Some(&ended), 4);
     assert_eq!(extender.answer_bind(later, "next", "a", None), BindAnswer::SendBinding);
     extender.record_binding_success(later, "next");
-    report(&mut extender, later, Some(&ended), 5);
+    deliver_report(&mut extender, later, Some(&ended), 5);
     let small = PodBuilder::vm("small", 4).build();
     assert_eq!(refusal_reason(&mut extender, later, &small), None);
     // The memory of the next pod counts.
-    report(&mut extender, later, Some(&running_allocation("next")), 6);
+    deliver_report(&mut extender, later, Some(&running_allocation("next")), 6);
     assert!(refusal_reason(&mut extender, later, &pod_with_all_pages("last").build()).is_some());
 }
 
@@ -136,13 +141,13 @@ fn allocation_without_evidence_of_the_end_counts() {
 fn memory_of_a_completed_pod_becomes_stale() {
     let now = Instant::now();
     let mut extender = Extender::new();
-    report(&mut extender, now, None, 1);
+    deliver_report(&mut extender, now, None, 1);
     let mut pod = pod_with_all_pages("ended").build();
     add_bound_pod(&mut extender, now, pod.clone());
-    report(&mut extender, now, Some(&running_allocation("ended")), 2);
+    deliver_report(&mut extender, now, Some(&running_allocation("ended")), 2);
     pod.status.get_or_insert_default().phase = Some("Succeeded".to_owned());
     add_bound_pod(&mut extender, now, pod);
-    report(&mut extender, now, Some(&stale_allocation("ended")), 3);
+    deliver_report(&mut extender, now, Some(&stale_allocation("ended")), 3);
     let next = pod_with_all_pages("next").build();
     assert!(refusal_reason(&mut extender, now, &next).is_some());
     extender.expire_timeouts(now + SECOND * 10);
@@ -154,7 +159,7 @@ fn memory_of_a_completed_pod_becomes_stale() {
 fn memory_of_an_unknown_pod_becomes_stale_a_minute_after_the_list() {
     let now = Instant::now();
     let mut extender = Extender::new_awaiting_pod_list();
-    report(&mut extender, now, Some(&stale_allocation("ended")), 1);
+    deliver_report(&mut extender, now, Some(&stale_allocation("ended")), 1);
     extender.expire_timeouts(now + SECOND * 100);
     let listed_at = now + SECOND * 100;
     extender.handle_pod_list(listed_at, &HashSet::new());
@@ -173,8 +178,8 @@ fn memory_of_an_unknown_pod_becomes_stale_a_minute_after_the_list() {
 fn allocation_of_a_new_pod_counts() {
     let now = Instant::now();
     let mut extender = Extender::new();
-    report(&mut extender, now, None, 1);
-    report(&mut extender, now, Some(&stale_allocation("new")), 2);
+    deliver_report(&mut extender, now, None, 1);
+    deliver_report(&mut extender, now, Some(&stale_allocation("new")), 2);
     let small = PodBuilder::vm("small", 1).build();
     let reason = refusal_reason(&mut extender, now, &small);
     assert_eq!(reason.as_deref(), Some(TERMINATING_REASON));
@@ -193,9 +198,9 @@ fn allocation_of_a_new_pod_counts() {
 fn memory_of_an_unknown_pod_becomes_stale_after_a_minute() {
     let now = Instant::now();
     let mut extender = Extender::new();
-    report(&mut extender, now, None, 1);
-    report(&mut extender, now, Some(&running_allocation("ended")), 2);
-    report(&mut extender, now, Some(&stale_allocation("ended")), 3);
+    deliver_report(&mut extender, now, None, 1);
+    deliver_report(&mut extender, now, Some(&running_allocation("ended")), 2);
+    deliver_report(&mut extender, now, Some(&stale_allocation("ended")), 3);
     expect_stale_after_a_minute(&mut extender, now);
 }
 
@@ -205,11 +210,11 @@ fn memory_of_an_unknown_pod_becomes_stale_after_a_minute() {
 fn memory_of_a_deleted_pod_without_a_control_group_before_becomes_stale_after_a_minute() {
     let now = Instant::now();
     let mut extender = Extender::new();
-    report(&mut extender, now, None, 1);
+    deliver_report(&mut extender, now, None, 1);
     add_bound_pod(&mut extender, now, pod_with_all_pages("ended").build());
-    report(&mut extender, now, Some(&stale_allocation("ended")), 2);
+    deliver_report(&mut extender, now, Some(&stale_allocation("ended")), 2);
     extender.delete_pod(now, "ended");
-    report(&mut extender, now, Some(&stale_allocation("ended")), 3);
+    deliver_report(&mut extender, now, Some(&stale_allocation("ended")), 3);
     expect_stale_after_a_minute(&mut extender, now);
 }
 
@@ -234,9 +239,9 @@ fn allocation_of_a_static_pod_counts() {
     mirror.metadata.annotations =
         Some([("kubernetes.io/config.mirror".to_owned(), "static-uid".to_owned())].into());
     let mut extender = Extender::new();
-    report(&mut extender, now, None, 1);
+    deliver_report(&mut extender, now, None, 1);
     add_bound_pod(&mut extender, now, mirror);
-    report(&mut extender, now, Some(&stale_allocation("static-uid")), 2);
+    deliver_report(&mut extender, now, Some(&stale_allocation("static-uid")), 2);
     for minutes in 0..5 {
         let later = now + SECOND * 60 * minutes;
         extender.expire_timeouts(later);

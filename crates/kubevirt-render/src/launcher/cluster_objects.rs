@@ -91,11 +91,11 @@ impl ClusterObjects {
         match kind {
             "VirtualMachineInstancetype" | "VirtualMachineClusterInstancetype" => {
                 let read: Object<Instancetype> = invalid::deserialize(object)?;
-                self.instancetypes.insert(key(object, &read)?, read.spec);
+                self.instancetypes.insert(object_key(object, &read)?, read.spec);
             }
             "VirtualMachinePreference" | "VirtualMachineClusterPreference" => {
                 let read: Object<Preference> = invalid::deserialize(object)?;
-                self.preferences.insert(key(object, &read)?, read.spec);
+                self.preferences.insert(object_key(object, &read)?, read.spec);
             }
             "NetworkAttachmentDefinition" => {
                 let read: Object<Ignored> = invalid::deserialize(object)?;
@@ -145,8 +145,9 @@ impl ClusterObjects {
         selector: Option<&LabelSelector>,
     ) -> bool {
         let labels = self.namespaces.get(namespace);
-        let selected =
-            selector.zip(labels).is_some_and(|(selector, labels)| matches(selector, labels));
+        let selected = selector
+            .zip(labels)
+            .is_some_and(|(selector, labels)| selector_matches(selector, labels));
         self.cpu_limited_namespaces.contains(namespace) || selected
     }
 
@@ -160,7 +161,7 @@ impl ClusterObjects {
     }
 }
 
-fn key<T>(object: &Value, read: &Object<T>) -> Result<(Option<String>, String), Invalid> {
+fn object_key<T>(object: &Value, read: &Object<T>) -> Result<(Option<String>, String), Invalid> {
     let name = read.metadata.name.clone();
     if name.is_empty() {
         return Err(Invalid::new(invalid::qualified_name(object), "metadata.name", "is missing"));
@@ -172,7 +173,7 @@ fn key<T>(object: &Value, read: &Object<T>) -> Result<(Option<String>, String), 
 
 /// Returns true if a selector matches these labels. As in KubeVirt's controller, an empty selector matches
 /// everything, and a selector with an unknown operator matches nothing.
-fn matches(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
+fn selector_matches(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
     let pairs = selector.match_labels.iter().flatten();
     let terms = selector.match_expressions.iter().flatten();
     pairs.into_iter().all(|(key, value)| labels.get(key) == Some(value))

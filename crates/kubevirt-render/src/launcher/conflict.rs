@@ -42,13 +42,13 @@ pub(super) fn check(
 }
 
 /// Returns the first field whose condition is true.
-fn first<const N: usize>(conflicts: [(&'static str, bool); N]) -> Option<&'static str> {
+fn first_conflict<const N: usize>(conflicts: [(&'static str, bool); N]) -> Option<&'static str> {
     conflicts.into_iter().find(|(_, is_conflict)| *is_conflict).map(|(field, _)| field)
 }
 
 /// Returns the conflicting scheduling field (`applyNodeSelector`, `applySchedulerName`).
 fn scheduling_conflict(spec: &Spec, from: &Instancetype) -> Option<&'static str> {
-    first([
+    first_conflict([
         ("nodeSelector", from.node_selector.is_some() && !spec.node_selector.is_empty()),
         ("schedulerName", !from.scheduler_name.is_empty() && !spec.scheduler_name.is_empty()),
     ])
@@ -61,7 +61,7 @@ fn cpu_conflict(spec: &Spec, from: &Instancetype) -> Option<&'static str> {
     let cpu = spec.domain.cpu.as_ref().unwrap_or(&none);
     let resources = &spec.domain.resources;
     let from = &from.cpu;
-    first([
+    first_conflict([
         ("domain.resources.requests.cpu", resources.requests.contains_key("cpu")),
         ("domain.resources.limits.cpu", resources.limits.contains_key("cpu")),
         ("domain.cpu.sockets", cpu.sockets != 0),
@@ -88,7 +88,7 @@ fn memory_conflict(spec: &Spec, from: &Instancetype, version: Version) -> Option
     let (memory, resources) = (&spec.domain.memory, &spec.domain.resources);
     let from = &from.memory;
     let is_compared = version.is_at_least(7, 0);
-    first([
+    first_conflict([
         ("domain.memory", !is_compared && memory.is_set),
         ("domain.memory.guest", memory.guest.is_some()),
         ("domain.memory.hugepages", memory.hugepages.is_some() && from.hugepages.is_some()),
@@ -102,7 +102,7 @@ fn memory_conflict(spec: &Spec, from: &Instancetype, version: Version) -> Option
 fn thread_conflict(spec: &Spec, from: &Instancetype, version: Version) -> Option<&'static str> {
     let domain = &spec.domain;
     let sets_pool_threads = |threads: &IoThreads| threads.supplemental_pool_thread_count.is_some();
-    first([
+    first_conflict([
         (
             "domain.ioThreads.supplementalPoolThreadCount",
             version.is_at_least(7, 0)
@@ -120,7 +120,7 @@ fn thread_conflict(spec: &Spec, from: &Instancetype, version: Version) -> Option
 /// `applyHostDevices`).
 fn device_conflict(spec: &Spec, from: &Instancetype) -> Option<&'static str> {
     let (domain, devices) = (&spec.domain, &spec.domain.devices);
-    first([
+    first_conflict([
         (
             "domain.launchSecurity",
             from.launch_security.is_some() && domain.launch_security.is_some(),

@@ -24,7 +24,7 @@ pub(super) fn memory(spec: &Spec, configuration: &Configuration) -> Quantity {
     });
     let own = configuration.overhead_ratio.map_or(own, |ratio| multiply_memory(own, ratio));
     let own = own.saturating_add(if ratio_applies_to_pinned { Quantity::ZERO } else { pinned });
-    own.saturating_add(networks(spec, configuration))
+    own.saturating_add(network_overhead(spec, configuration))
 }
 
 /// Returns the overhead before the configured ratio is applied, without the overhead of networks and of dedicated
@@ -111,7 +111,7 @@ fn multiply_memory(memory: Quantity, ratio: f64) -> Quantity {
 
 /// Returns the memory overhead of the networks. The overhead of passt and of each binding plugin is added once, even
 /// if several interfaces use them. The configured ratio does not apply to this overhead.
-fn networks(spec: &Spec, configuration: &Configuration) -> Quantity {
+fn network_overhead(spec: &Spec, configuration: &Configuration) -> Quantity {
     let interfaces = &spec.domain.devices.interfaces;
     let passt = interfaces.iter().any(|it| it.passt_binding.is_some());
     let used: BTreeSet<&String> = interfaces

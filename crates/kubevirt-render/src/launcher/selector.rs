@@ -68,7 +68,7 @@ pub(super) fn labels(
     require(is_secure_execution && version.is_at_least(6, 0), "kubevirt.io/s390-pv".to_owned());
     require(spec.is_tdx(), "kubevirt.io/tdx".to_owned());
     if configuration.is_gate_enabled(Gate::HypervStrictCheck) {
-        for label in enlightenments(spec) {
+        for label in enlightenment_labels(spec) {
             require(true, label);
         }
     }
@@ -95,7 +95,7 @@ fn needs_fixed_tsc(spec: &Spec) -> bool {
 
 /// Returns the node labels for the Hyper-V enlightenments that the host's kernel must support
 /// (`hypervNodeSelectors`).
-fn enlightenments(spec: &Spec) -> Vec<String> {
+fn enlightenment_labels(spec: &Spec) -> Vec<String> {
     let hyperv = spec.domain.features.hyperv.as_ref();
     let is_on = |name: &str| {
         hyperv.and_then(|hyperv| hyperv.get(name)).is_some_and(|state| state.is_enabled())
@@ -138,7 +138,7 @@ pub(super) fn affinity(machine: &Machine, configuration: &Configuration) -> Opti
         let architecture = Some(vec![spec.architecture.to_lowercase()]);
         let term = PreferredSchedulingTerm {
             weight: 100,
-            preference: term(ARCHITECTURE.to_owned(), "In", architecture),
+            preference: node_selector_term(ARCHITECTURE.to_owned(), "In", architecture),
         };
         let node = affinity.get_or_insert_default().node_affinity.get_or_insert_default();
         node.preferred_during_scheduling_ignored_during_execution
@@ -153,7 +153,7 @@ pub(super) fn affinity(machine: &Machine, configuration: &Configuration) -> Opti
 fn forbid_label(affinity: &mut Option<Affinity>, label: String) {
     let node: &mut NodeAffinity =
         affinity.get_or_insert_default().node_affinity.get_or_insert_default();
-    let new = term(label, "DoesNotExist", None);
+    let new = node_selector_term(label, "DoesNotExist", None);
     match &mut node.required_during_scheduling_ignored_during_execution {
         Some(required) => {
             for term in &mut required.node_selector_terms {
@@ -165,7 +165,11 @@ fn forbid_label(affinity: &mut Option<Affinity>, label: String) {
     }
 }
 
-fn term(key: String, operator: &str, values: Option<Vec<String>>) -> NodeSelectorTerm {
+fn node_selector_term(
+    key: String,
+    operator: &str,
+    values: Option<Vec<String>>,
+) -> NodeSelectorTerm {
     let requirement = NodeSelectorRequirement { key, operator: operator.to_owned(), values };
     NodeSelectorTerm { match_expressions: Some(vec![requirement]), match_fields: None }
 }

@@ -295,7 +295,7 @@ impl Spec {
     }
 
     /// Returns the number of threads in the supplemental I/O thread pool. With dedicated CPUs, each thread gets an
-    /// exclusive CPU, whatever the policy is (`getIOThreadsCount`).
+    /// exclusive CPU, regardless of the policy for I/O threads (`getIOThreadsCount`).
     pub(super) fn pool_threads(&self) -> u64 {
         u64::from(self.domain.io_threads.supplemental_pool_thread_count.unwrap_or(0))
     }

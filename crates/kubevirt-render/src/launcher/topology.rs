@@ -60,12 +60,12 @@ pub(super) fn topology(
         name if SOCKETS.contains(&name) || ANY.contains(&name) => Ok([1, vcpus, 1]),
         name if CORES.contains(&name) => Ok([vcpus, 1, 1]),
         name if THREADS.contains(&name) => Ok([1, 1, vcpus]),
-        name if SPREAD.contains(&name) => spread(vcpus, preference),
+        name if SPREAD.contains(&name) => spread_topology(vcpus, preference),
         other => Err(TopologyError::UnknownTopology(other.to_owned())),
     }
 }
 
-fn spread(vcpus: u32, preference: Option<&Preference>) -> Result<[u32; 3], TopologyError> {
+fn spread_topology(vcpus: u32, preference: Option<&Preference>) -> Result<[u32; 3], TopologyError> {
     let (ratio, across) = spread_options(preference);
     let divide = |divisor: u32| {
         let is_divisible = divisor != 0 && vcpus.is_multiple_of(divisor);

@@ -28,7 +28,7 @@ pub(super) fn interface_mac(machine: &MachineRenderer<'_>, interface: &str) -> M
 pub(super) fn check_networks(machine: &MachineRenderer<'_>) {
     let AdditionalNetworks { networks, has_pod_network } = &machine.provider.additional_networks;
     for (index, network) in networks.iter().enumerate() {
-        if let Some(message) = refusal(machine, network) {
+        if let Some(message) = refusal_message(machine, network) {
             let path = format!("{SPEC_PATH}.{NETWORKS_FIELD}[{index}].name");
             machine.reporter.report_error(&path, &network.name, message);
         }
@@ -45,7 +45,7 @@ pub(super) fn check_networks(machine: &MachineRenderer<'_>) {
 
 /// Returns the reason why the machine must not use a network. A network in another namespace may belong to another
 /// owner. Therefore the administrator of the infra cluster and the administrator of the tenant must both list it.
-fn refusal(machine: &MachineRenderer<'_>, network: &AdditionalNetwork) -> Option<String> {
+fn refusal_message(machine: &MachineRenderer<'_>, network: &AdditionalNetwork) -> Option<String> {
     let AdditionalNetwork { name, namespace, .. } = network;
     let Some(tenant) = machine.tenant else {
         return (*namespace != machine.namespace).then(|| {
