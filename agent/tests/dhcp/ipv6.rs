@@ -21,7 +21,7 @@ has_default_route() { ip -n "$1" -6 route show default | grep -q '^default via f
 has_prefix_route() { ip -n "$1" -6 route show | grep -q '^fd00:1::/64 dev eth0 '; }
 # A closed port refuses the connection, so this succeeds only if the address is reached, and its answer returns.
 reaches() { # NAME ADDRESS
-    ip netns exec "$1" perl -MSocket -MErrno=ECONNREFUSED -e 'alarm 3; socket(S, PF_INET6, SOCK_STREAM, 0) or die;
+    ip netns exec "$1" perl -MSocket=:DEFAULT,inet_pton -MErrno=ECONNREFUSED -e 'alarm 3; socket(S, PF_INET6, SOCK_STREAM, 0) or die;
         connect(S, pack_sockaddr_in6(9, inet_pton(AF_INET6, $ARGV[0]))) and die; exit($! == ECONNREFUSED ? 0 : 1)' "$2"
 }
 "#;
@@ -135,7 +135,7 @@ mkdir -p /run/networkd
 printf '[Match]\nName=eth0\n[Network]\nIPv6AcceptRA=yes\n[DHCPv6]\nDUIDType=link-layer\n' >/run/networkd/eth0.network
 ip netns exec b1 unshare --mount sh -ec 'mkdir -p /run/systemd/network /run/systemd/netif
     mount --bind /run/networkd /run/systemd/network
-    mount -t tmpfs none /run/systemd/netif
+    mount -t tmpfs -o mode=755 none /run/systemd/netif
     chown systemd-network: /run/systemd/netif
     mount -o remount,ro /sys
     exec /usr/lib/systemd/systemd-networkd' >networkd.log 2>&1 &

@@ -168,7 +168,7 @@ impl ControlPlane {
             matches!(plane.client.get(&kind.path(None)), Some(Ok(_))).then_some(())
         })?;
         // kubectl caches the served kinds for ten minutes. The folder is missing before the first call of kubectl.
-        let _: std::io::Result<()> = fs::remove_dir_all(self.kubectl_cache());
+        fs::remove_dir_all(self.kubectl_cache()).unwrap_or_default();
         Ok(())
     }
 }
