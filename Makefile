@@ -30,9 +30,10 @@ demo: setup  ## run a control plane, three emulated hosts, two tenants and their
 setup:  ## install the requirements of the tests (Debian, Ubuntu; as root)
 	./tests/setup.sh $(HOST_PROGRAMS) cargo-deb=cargo:cargo-deb
 
-test: setup lint  ## run lint and all tests, with the requirements from setup
-	# Builds the control plane and the host image in parallel with the tests, if this machine does not have them.
+test: setup  ## run lint and all tests, with the requirements from setup
+	# Builds the control plane and the host image at the same time, if this machine does not have them.
 	nice ./tests/prepare.sh & prepare=$$!; trap 'kill $$prepare 2>/dev/null' EXIT; \
+	$(MAKE) --no-print-directory lint && \
 	$(CARGO) test --locked --workspace --no-run && \
 	CARGO="$(CARGO)" ./systemd/package.sh dev --strip --compress-type gz && \
 	wait $$prepare
