@@ -40,7 +40,8 @@ impl CheckOutput {
 
     /// Tests that the checks with these ids have these statuses.
     ///
-    /// # Errors Fails with the first finding that has another status, or like [`Self::finding`].
+    /// # Errors
+    /// Fails with the first finding that has another status, or like [`Self::finding`].
     pub fn require(&self, expected: &[(&str, &str)]) -> Result<()> {
         for (id, status) in expected {
             let finding = self.finding(id)?;

@@ -20,7 +20,7 @@ use crate::running::Running;
 use crate::simulated::{create_client, create_runtime};
 
 /// Reconcilers of the controller in this process, with the permissions that the controller has in a cluster. Drop ends
-/// them, also during a reconcile.
+/// the reconcilers, also during a reconcile.
 #[derive(Debug)]
 pub struct Reconcilers(Option<Runtime>);
 
@@ -73,7 +73,7 @@ pub const LEASE_SECONDS: u64 = 6;
 const EXTENDER_TIMEOUT: Duration = Duration::from_secs(90);
 
 impl Controller {
-    /// Starts a controller; its log has the same name. The test must apply `deploy/base/rbac-controller.yaml`
+    /// Starts a controller; `name` is the name of its log. The test must apply `deploy/base/rbac-controller.yaml`
     /// before.
     ///
     /// # Errors
@@ -85,8 +85,8 @@ impl Controller {
         Self::start_program(&program, plane, name, None, &more)
     }
 
-    /// Starts a controller like [`Self::start`] with the scheduler extender, and kube-scheduler with the configuration of
-    /// `deploy/` in place of the scheduler that runs. Waits until the extender is ready. The test must also apply
+    /// Starts a controller like [`Self::start`] with the scheduler extender, and kube-scheduler with the configuration
+    /// of `deploy/` in place of the scheduler that runs. Waits until the extender is ready. The test must also apply
     /// `deploy/components/scheduler/lease.yaml` before.
     ///
     /// # Errors
@@ -193,7 +193,8 @@ impl Controller {
 
     /// Sends SIGTERM and waits until the process has ended.
     ///
-    /// # Errors Fails if the exit code of the process is not 0.
+    /// # Errors
+    /// Fails if the exit code of the process is not 0.
     pub fn terminate(&mut self) -> Result<()> {
         self.running.send_signal("TERM")?;
         ensure!(

@@ -8,7 +8,7 @@ use std::path::Path;
 /// Name of a parser, which is also the name of its fuzz target, and the parser.
 type Parser = (&'static str, fn(&[u8]));
 
-/// Runs each parser on its corpus below the folder `fuzz`. The seeds belong to the corpus.
+/// Runs each parser on its corpus below the folder `fuzz`. The corpus contains the seeds.
 pub(crate) fn replay_corpus(fuzz: &Path, parsers: &[Parser]) {
     for (name, parse) in parsers {
         let files: Vec<_> = std::fs::read_dir(fuzz.join("corpus").join(name))

@@ -1,6 +1,7 @@
 //! Recorded answers, captures and schemas of `tests/data/` that tests compare with.
 //!
-//! `BERTH_PEERS` names a folder with more files of the same kinds. They add cases; no test depends on them.
+//! `BERTH_PEERS` names a folder with more files of the same kinds. These files add cases; no test depends on these
+//! files.
 
 #![allow(unreachable_pub, reason = "tests of other crates include this file as a module")]
 #![expect(clippy::disallowed_methods, reason = "tests list their own files")]

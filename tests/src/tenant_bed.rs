@@ -18,7 +18,8 @@ use serde_json::{Value, json};
 use crate::cluster::{ControlPlane, ControlPlaneOptions, Version, condition, spread_workload};
 use crate::skip;
 
-/// Address of the tenant's API server, from a documentation range (RFC 5737). The loopback address would be refused.
+/// Address of the tenant's API server, from a documentation range (RFC 5737). The controller would refuse the loopback
+/// address.
 pub const TENANT_ADDRESS: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 53);
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// User of the controller in the tenant's cluster.
@@ -63,15 +64,15 @@ pub fn is_in_namespace(test: &str) -> bool {
 }
 
 impl Clusters {
-    /// Starts both control planes, the tenant's with an audit log, and with the permissions of the controller in the infra
-    /// cluster. `log` is the name of the controller's log.
+    /// Starts both control planes, the tenant's with an audit log, and with the permissions of the controller in the
+    /// infra cluster. `log` is the name of the controller's log.
     #[must_use]
     pub fn start(log: &'static str) -> Self {
         let tenant = ControlPlaneOptions { has_audit_log: true, ..ControlPlaneOptions::default() };
         Self::start_with(log, ControlPlaneOptions::default(), tenant)
     }
 
-    /// As [`Self::start`], with these options.
+    /// Starts both control planes like [`Self::start`], with these options.
     #[must_use]
     pub fn start_with(
         log: &'static str,
@@ -86,8 +87,8 @@ impl Clusters {
         Self { infra, tenant, log }
     }
 
-    /// Starts both control planes with their controllers, for a tenant whose machines are drained. The controllers of the
-    /// tenant keep the status of Nodes, because there are no kubelets.
+    /// Starts both control planes with their controllers, for a tenant whose machines are drained. The controllers of
+    /// the tenant keep the status of Nodes, because there are no kubelets.
     #[must_use]
     pub fn start_for_drains(log: &'static str) -> Self {
         let infra = ControlPlaneOptions { has_controllers: true, ..ControlPlaneOptions::default() };
@@ -124,7 +125,7 @@ impl Clusters {
         self.create_tenant_with(name, &json!({"kubeconfigSecretRef": {"name": "kubeconfig"}}));
     }
 
-    /// As [`Self::create_tenant`], with this `spec`.
+    /// Creates a TenantCluster like [`Self::create_tenant`], with this `spec`.
     pub fn create_tenant_with(&self, name: &str, spec: &Value) {
         let tenant = json!({
             "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster", "metadata": {"name": name}, "spec": spec,
@@ -151,15 +152,15 @@ impl Clusters {
         self.write_secret(&namespace, &self.kubeconfig(&self.token()));
     }
 
-    /// Applies a Deployment in the tenant's namespace `default`, whose pods have the label `app` and are spread over the
-    /// Nodes.
+    /// Applies a Deployment in the tenant's namespace `default`, whose pods have the label `app` and are spread over
+    /// the Nodes.
     pub fn apply_workload(&self, app: &str, pods: usize) {
         let deployment = spread_workload(app, "default", pods);
         self.tenant.apply(&deployment.to_string()).unwrap();
     }
 
-    /// Applies the PodDisruptionBudget of [`Self::apply_workload`], and waits until the controller of the tenant has updated
-    /// it.
+    /// Applies the PodDisruptionBudget of [`Self::apply_workload`], and waits until the tenant's controller manager has
+    /// updated its status.
     pub fn apply_budget(&self, app: &str, minimum: usize) {
         let is_old = self.tenant.version() < Version(1, 21);
         let version = if is_old { "policy/v1beta1" } else { "policy/v1" };

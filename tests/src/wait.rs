@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-/// Factor by which a machine may be slower than two idle cores. Tests do not depend on speed unless they measure
-/// it.
+/// Factor by which a machine may be slower than two idle cores. Tests depend on the speed of the machine only if they
+/// measure it.
 const SLOWDOWN_FACTOR: u32 = 10;
 /// Maximum length of the last attempt's output in the error message, which shows the end of the output.
 const MAX_SHOWN_OUTPUT: usize = 2000;

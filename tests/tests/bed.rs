@@ -45,7 +45,8 @@ fn check_processors_and_kernel(host: &mut Host, machine: Machine) {
     let release = host.run_checked("uname -r").unwrap();
     let mut numbers = release.split(['.', '-']).map_while(|part| part.trim().parse::<u32>().ok());
     let version = (numbers.next().unwrap(), numbers.next().unwrap());
-    // KSM has an advisor since Linux 6.8. The kernel of the backports has it, that of bookworm does not.
+    // KSM has an advisor since Linux 6.8: the kernel of bookworm-backports has the advisor, and the kernel of bookworm
+    // does not.
     assert_eq!(advisor, version >= (6, 8), "kernel {release}");
     assert_eq!(host.run_checked("hostname").unwrap(), "rack1-a\n");
 }

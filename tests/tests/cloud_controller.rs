@@ -1,6 +1,6 @@
-//! The real cloud controller manager of kubevirt/cloud-provider-kubevirt between the API servers of an infra cluster and
-//! a tenant cluster, with the arguments, the configuration and the permissions that Berth gives it. MetalLB, agents and
-//! KubeVirt are simulated.
+//! The real cloud controller manager of kubevirt/cloud-provider-kubevirt between the API servers of an infra cluster
+//! and a tenant cluster, with the arguments, the configuration and the permissions that Berth gives it. MetalLB, agents
+//! and KubeVirt are simulated.
 //!
 //! `CLOUD_CONTROLLER_MANAGER` names the program.
 
@@ -70,7 +70,7 @@ fn services_of_a_tenant_get_addresses() {
     }
 }
 
-/// Berth connects to this tenant, so its API server is not on the loopback address.
+/// Berth connects to this tenant, so the tenant's API server must not have a loopback address.
 #[test]
 #[ignore = "needs CLOUD_CONTROLLER_MANAGER: make test-current"]
 fn zone_labels_are_updated_after_a_migration() {

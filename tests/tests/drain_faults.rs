@@ -1,6 +1,6 @@
 //! Fault test of drains with two real API servers: the controller is killed at random moments while machines are rolled
-//! out, scaled down, and marked by hand. An observer with its own watches verifies each drain. KubeVirt, kubelets and the
-//! CSI driver are simulated; the controllers and the scheduler of the tenant are real.
+//! out, scaled down, and marked by hand. An observer with its own watches verifies each drain. KubeVirt, kubelets and
+//! the CSI driver are simulated; the controllers and the scheduler of the tenant are real.
 
 #![expect(
     clippy::panic,
@@ -44,12 +44,14 @@ const KILLS_PER_ROUND: usize = 2;
 /// Size of a run.
 #[derive(Clone, Copy, Debug)]
 struct RunSize {
-    /// Minimum number of drains, and of kills.
+    /// Minimum number of drains in the run.
     drains: usize,
+    /// Minimum number of kills in the run.
     kills: usize,
     machines: usize,
-    /// Number of pods of each app, and the number that must be healthy.
+    /// Number of pods of each app.
     pods: usize,
+    /// Number of pods of each app that must be healthy.
     minimum: usize,
     /// Longest wait before a kill, in milliseconds.
     max_wait_millis: u64,

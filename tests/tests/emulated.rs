@@ -96,9 +96,8 @@ fn check_virtualisation(host: &mut Host) {
     assert_eq!((&kvm["nested"], &kvm["apiVersion"]), (&json!(true), &json!(12)));
 
     host.run_checked("modprobe -a vhost_net tun").unwrap();
-    // The IOMMU is not compared: this host has an AMD processor with an Intel IOMMU, which does not exist in
-    // hardware.
-    // Newer releases write paths in quotation marks.
+    // The IOMMU is not compared: this host has an AMD processor with an Intel IOMMU, which does not exist in hardware.
+    // Newer releases of virt-host-validate write paths in quotation marks.
     let theirs = host.run("virt-host-validate qemu").unwrap().output.replace('\'', "");
     let findings = host.run("berth-agent check kvm -o json 2>/dev/null").unwrap().output;
     let findings: Value = serde_json::from_str(&findings).unwrap();

@@ -1,6 +1,6 @@
 //! Tests of exposed services on a real API server, with the permissions of `deploy/`: pools of MetalLB, NetworkPolicies
-//! for load balancers, the cloud controller manager, and Services of machines. MetalLB's definitions are real; agents and
-//! KubeVirt are simulated.
+//! for load balancers, the cloud controller manager, and Services of machines. MetalLB's definitions are real; agents
+//! and KubeVirt are simulated.
 
 #![expect(
     clippy::panic,

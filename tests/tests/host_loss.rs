@@ -225,7 +225,7 @@ fn wait_until_host_lost(plane: &ControlPlane, kind: &str, name: &str, words: &[&
 
 fn one_source_of_evidence_is_not_sufficient(plane: &ControlPlane, web: &str) {
     set_node_ready(plane, LOST_HOST, "Unknown");
-    // Longer than `replaceAfter`.
+    // The wait is longer than `replaceAfter`.
     std::thread::sleep(Duration::from_secs(15));
     assert_eq!(annotation(plane, web, "berth.dev/removal"), Value::Null);
     assert!(condition(&plane.infra_node(LOST_HOST), "HostLost").is_null());
@@ -254,7 +254,7 @@ fn machine_with_data_disk_waits(plane: &ControlPlane, db: &str) {
     assert_eq!(machines(plane, "db"), [db], "no second machine");
 }
 
-/// A second host goes down: two of four hosts exceed the limit of 40 %.
+/// Tests the loss of a second host: two lost hosts of four exceed the limit of 40 %.
 fn no_machine_is_replaced_while_many_hosts_are_away(plane: &ControlPlane, replacement: &str) {
     renew_lease(plane, "rack1-b", 5);
     set_node_ready(plane, "rack1-b", "Unknown");

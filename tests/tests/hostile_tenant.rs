@@ -134,7 +134,7 @@ fn webhook_delays_a_removal_until_its_deadline(clusters: &Clusters, machine: &st
         "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
         "metadata": {"name": "refuse"},
         "webhooks": [{
-            // No server listens there.
+            // No server listens at this address.
             "name": "refuse.example.com", "clientConfig": {"url": "https://127.0.0.1:9/"},
             "rules": [rule], "failurePolicy": "Fail", "sideEffects": "None", "timeoutSeconds": 1,
             "admissionReviewVersions": ["v1"],

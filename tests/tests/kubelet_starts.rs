@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 /// Number of the host; its Node is rack1-22.
 const HOST_NUMBER: u8 = 22;
 const NODE_NAME: &str = "rack1-22";
-/// First version in which `--config-dir` needs no feature gate.
+/// First Kubernetes version in which `--config-dir` needs no feature gate.
 const MIN_VERSION: Version = Version(1, 30);
 const LONG_TIMEOUT: Duration = Duration::from_secs(300);
 const DROP_IN_FOLDER: &str = "/etc/kubernetes/kubelet.conf.d";
@@ -232,7 +232,7 @@ impl Testbed {
         self.run_checked("systemctl start kubelet");
         self.wait_until_ready();
         assert_eq!(self.counted_pages(), 16);
-        // The kubelet has written a new checkpoint since, and the test repeats with this checkpoint.
+        // The kubelet has written a new checkpoint in the meantime, with which the restart is tested too.
         self.restart_kubelet();
         assert_eq!(self.apply(&spec), "");
     }

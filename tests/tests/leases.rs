@@ -29,7 +29,7 @@ use tokio::task::JoinSet;
 /// Resync interval for objects without changes.
 const RESYNC: Duration = Duration::from_secs(600);
 const SHORT_TIMEOUT: Duration = Duration::from_secs(40);
-/// Timeout of the garbage collector, which discovers new kinds every 30 s.
+/// Time limit for the garbage collector to delete an object: it discovers new kinds every 30 s.
 const GARBAGE_TIMEOUT: Duration = Duration::from_secs(120);
 /// Time in which the controller would have made a change that the test does not expect.
 const QUIET_TIME: Duration = Duration::from_secs(3);
@@ -233,7 +233,7 @@ fn machines_start(plane: &ControlPlane) {
     assert_eq!(shop["leases"][0]["mac"], "02:00:00:00:00:01");
 }
 
-/// The target has the lease before the guest arrives; the source has the lease until the guest has left.
+/// Tests that the target host has the lease before the guest arrives, and the source host until the guest has left.
 fn machine_migrates(plane: &ControlPlane) {
     let migration = |failed: bool| {
         let state = json!({"targetNode": "rack1-b", "sourceNode": "rack1-a", "failed": failed});

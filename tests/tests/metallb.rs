@@ -20,9 +20,11 @@ use serde_json::{Value, json};
 const TIMEOUT: Duration = Duration::from_secs(120);
 /// Time in which a controller would have made a change that the test does not expect.
 const QUIET_TIME: Duration = Duration::from_secs(5);
+/// Name of the log of MetalLB's controller.
 const METALLB: &str = "metallb-controller";
-/// Addresses of the tenants' pools. The pool of `bank` has two addresses.
+/// Address pool of the tenant `shop`.
 const SHOP_POOL: &str = "198.51.100.0/28";
+/// Address pool of the tenant `bank`, with two addresses.
 const BANK_POOL: &str = "198.51.100.16-198.51.100.17";
 
 /// All scenarios share one control plane, because starting it is the slowest step.

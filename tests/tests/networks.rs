@@ -259,7 +259,7 @@ fn tenant_networks_are_isolated() {
     );
 }
 
-/// Slow test of faults that occur once in years.
+/// Slow test of rare faults.
 #[test]
 #[ignore = "slow: make faults"]
 fn faults_during_changes_are_tolerated() {

@@ -1,5 +1,5 @@
-//! Test of the removal of machines with two real API servers: the infra cluster, and a tenant with its controllers, so that
-//! the eviction API and PodDisruptionBudgets are real. KubeVirt, kubelets and the CSI driver are simulated.
+//! Test of the removal of machines with two real API servers: the infra cluster, and a tenant with its controllers, so
+//! that the eviction API and PodDisruptionBudgets are real. KubeVirt, kubelets and the CSI driver are simulated.
 
 #![expect(
     clippy::panic,
@@ -271,7 +271,7 @@ fn removal_is_cancelled(bed: &Testbed) {
                 && node["metadata"]["annotations"][CORDONED_ANNOTATION].is_null()
         })
     });
-    // The replacement, which has not joined, is deleted again.
+    // The replacement is deleted, because it has not joined the tenant's cluster.
     bed.wait_until("one machine is left", |bed| {
         bed.machine_names() == std::slice::from_ref(&machine)
     });

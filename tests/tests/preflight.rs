@@ -22,7 +22,7 @@ const ADMISSION_POLICIES: Version = Version(1, 30);
 
 /// Newest release of Kubernetes that `kubernetes.version` accepts.
 const NEWEST_KUBERNETES: Version = Version(1, 36);
-/// Checks whose objects agents may read: /version, the Leases in berth-system, and InfraNodes.
+/// Checks of which agents may read the objects: /version, the Leases in berth-system, and InfraNodes.
 const CHECKS_PERMITTED_FOR_AGENTS: [&str; 3] =
     ["kubernetes.version", "controller.leader", "hosts.responsive"];
 

@@ -49,7 +49,7 @@ impl From<String> for Difference {
 
 const HOST_COUNT: u64 = 24;
 const POD_COUNT: u64 = 320;
-/// First version with the tested scores and messages; earlier versions have other scores and messages.
+/// First Kubernetes version with the tested scores and messages.
 const MIN_VERSION: Version = Version(1, 34);
 
 struct Testbed {

@@ -26,7 +26,7 @@ const NODE: &str = "rack1-a";
 const LOG: &str = "agent";
 const TIMEOUT: Duration = Duration::from_secs(40);
 
-/// Creates the folders and the uplink of the agent. The state folder has room for a few files.
+/// Script that creates the folders and the uplink of the agent. The state folder has room for a few files.
 const PREPARE_MOUNTS: &str = "
 mount -t sysfs none /sys
 mkdir -p /var/lib/berth
@@ -60,7 +60,7 @@ const SECOND_GUEST: Guest =
 struct Testbed {
     agent: Option<Running>,
     kubeconfig: PathBuf,
-    /// Process that keeps the mount namespace of the agent.
+    /// Process that holds the mount namespace of the agent open.
     mounts: Running,
     plane: ControlPlane,
 }

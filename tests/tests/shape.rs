@@ -55,8 +55,8 @@ fn host_is_configured_and_restored() {
     });
 }
 
-/// Slow test of faults that occur once in years on ordinary hosts. Each scenario runs on a separate host, and all
-/// hosts run in parallel.
+/// Slow test of faults that are rare on ordinary hosts. Each scenario runs on a separate host, and all hosts run in
+/// parallel.
 #[test]
 #[ignore = "slow: make faults"]
 fn faults_of_kills_are_tolerated() {

@@ -1,5 +1,5 @@
-//! Test of labels on a tenant's Nodes with two real API servers: the infra cluster and a tenant. KubeVirt is simulated: the
-//! test writes the VirtualMachineInstances, also their migration.
+//! Test of labels on a tenant's Nodes with two real API servers: the infra cluster and a tenant. KubeVirt is simulated:
+//! the test writes the VirtualMachineInstances, also their migration.
 
 #![expect(
     clippy::print_stderr,
@@ -114,7 +114,7 @@ fn nodes_get_the_labels_of_their_hosts(clusters: &Clusters) {
     assert_eq!(label(clusters, "web-1", "kubernetes.io/os"), json!("linux"));
 }
 
-/// Shows what a user of the tenant's cluster sees.
+/// Prints the zones that a user of the tenant's cluster sees.
 fn show_zones(clusters: &Clusters, when: &str) {
     let table = clusters.tenant.kubectl(&["get", "nodes", "-L", ZONE]).unwrap();
     eprintln!("{when}: kubectl get nodes -L {ZONE}\n{table}");

@@ -1,5 +1,5 @@
-//! Test of StorageClasses in a tenant's cluster with two real API servers: the infra cluster and a tenant. No CSI driver
-//! runs.
+//! Test of StorageClasses in a tenant's cluster with two real API servers: the infra cluster and a tenant. No CSI
+//! driver runs.
 
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 

@@ -532,7 +532,7 @@ fn vlan_of_a_shared_segment_belongs_to_one_tenant(plane: &ControlPlane) {
             });
         settled.unwrap_or_else(|error| panic!("VLAN {vlan}: {error}: {last:?}"));
     }
-    // The result is stable; `assert_unique_vlans` asserts that no two tenants have the same VLAN.
+    // The VLANs do not change afterwards; `assert_unique_vlans` asserts that no two tenants have the same VLAN.
     assert_unique_vlans(plane);
     // A new tenant gets no VLAN that is in both pools, even if the tenant requests one.
     create_tenant(plane, "between", &json!({"network": {"name": "yard", "vlan": 295}}));

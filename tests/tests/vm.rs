@@ -38,8 +38,8 @@ use std::sync::{Mutex, PoisonError};
 use machines::{BANK_MACHINES, BANK_VLAN};
 use testbed::Testbed;
 
-/// True if QEMU emulates the CPUs of the guests. Set it to true only if KVM does not work on the emulated hosts: KubeVirt
-/// then does not place the threads of the guest's CPUs.
+/// True if QEMU emulates the CPUs of the guests. Set this constant to true only if KVM does not work on the emulated
+/// hosts: KubeVirt then does not place the threads of the guest's CPUs.
 const USES_EMULATION: bool = false;
 /// Lock that prevents parallel tests, because the hosts of one test use all CPUs of this machine.
 static ONE_TEST_AT_A_TIME: Mutex<()> = Mutex::new(());

@@ -12,7 +12,7 @@ use kube::{Client, Config};
 use tokio::runtime::Builder;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-/// Name of this client in the audit log, where tests recognize their own requests by the word `kubectl`.
+/// Name of this client in the audit log, in which tests recognize their own requests by the word `kubectl`.
 const CLIENT_NAME: &str = "berth-tests (kubectl)";
 
 /// Client with the permissions of a kubeconfig. Drop ends the client.
@@ -112,7 +112,7 @@ async fn send_requests(client: Client, mut queue: UnboundedReceiver<Job>) {
     while let Some(Job { request, response }) = queue.recv().await {
         let client = client.clone();
         tokio::spawn(async move {
-            // The receiver is missing if the test has ended.
+            // The receiver has been dropped if the test has ended.
             response.send(client.request_text(request).await).unwrap_or_default();
         });
     }

@@ -55,7 +55,8 @@ impl<'a> Query<'a> {
 impl ControlPlane {
     /// Waits until the API server is ready.
     pub(super) fn wait_until_ready(&self) -> Result<()> {
-        // The server reports ready only after its default roles exist, but its default namespaces may still be missing.
+        // The API server reports that it is ready only after its default roles exist, but its default namespaces may
+        // still be missing.
         let paths = ["/readyz", "/api/v1/namespaces/default", "/api/v1/namespaces/kube-system"];
         wait::wait_until("kube-apiserver is ready", READY_TIMEOUT, || {
             paths.into_iter().try_for_each(|path| {

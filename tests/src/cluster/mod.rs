@@ -91,7 +91,8 @@ pub struct ControlPlaneOptions {
     pub has_pod_groups: bool,
 }
 
-/// Oldest Kubernetes release with the API `scheduling.k8s.io/v1alpha2`, which has PodGroups. It is disabled by default.
+/// Oldest Kubernetes release with the API `scheduling.k8s.io/v1alpha2`, which has PodGroups. The release disables the
+/// API by default.
 pub const POD_GROUPS_RELEASE: Version = Version(1, 36);
 /// Flag of API servers and schedulers that enables PodGroups.
 const POD_GROUPS_FLAG: &str = "--feature-gates=GenericWorkload=true,GangScheduling=true";

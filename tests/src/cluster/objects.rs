@@ -55,8 +55,8 @@ impl ControlPlane {
         self.apply_file(file)
     }
 
-    /// Creates the Service of the cluster DNS, as kubeadm does, and labels the namespace `kube-system` with its name,
-    /// which API servers since 1.21 do themselves.
+    /// Creates the Service of the cluster DNS, as kubeadm does, and labels the namespace `kube-system` with its name.
+    /// API servers since 1.21 set this label themselves.
     ///
     /// # Errors
     /// Fails like [`Self::kubectl`].

@@ -12,8 +12,8 @@ use super::cluster_state::Vm;
 use crate::cluster::ControlPlane;
 use crate::host::Host;
 
-/// Common subnet of all VMs, also of VMs of different tenants: a failed ping between tenants is therefore not
-/// caused by a missing route.
+/// Common subnet of all VMs, also of VMs of different tenants: a missing route is therefore never the cause of a failed
+/// ping between tenants.
 const SUBNET_PREFIX: &str = "10.20.0";
 /// Last byte of the first VM address; lower addresses are for gateways.
 const FIRST_VM_ADDRESS: usize = 11;

@@ -1,5 +1,5 @@
-//! State of the cluster at the end, as plain data, and the checks of this state. This module does not access the
-//! cluster.
+//! State of the cluster at the end of the demo, as plain data, and the checks of this state. This module does not
+//! access the cluster.
 
 use std::collections::BTreeMap;
 
@@ -36,13 +36,13 @@ pub(super) struct Vm {
     pub(super) cpus: Option<CpuSet>,
     /// NUMA zones of the exclusive CPUs.
     pub(super) zones: Vec<u32>,
-    /// Exclusive CPUs in the kubelet's own checkpoint.
+    /// Exclusive CPUs in the checkpoint that the kubelet writes.
     pub(super) checkpoint_cpus: Option<CpuSet>,
     /// Allocated huge pages in bytes.
     pub(super) hugepages: u64,
-    /// NetworkAttachmentDefinition of its second interface, as `namespace/name`.
+    /// NetworkAttachmentDefinition of the VM's second interface, as `namespace/name`.
     pub(super) network: String,
-    /// Address of its second interface.
+    /// Address of the VM's second interface.
     pub(super) address: String,
 }
 

@@ -86,7 +86,8 @@ struct DrainView<'v, 'a> {
 }
 
 impl DrainView<'_, '_> {
-    /// Adds what has changed since the last call. Returns true if a budget of the tenant refuses an eviction.
+    /// Adds the changes since the last call to the timeline. Returns true if a budget of the tenant refuses an
+    /// eviction.
     fn observe(&mut self) -> Result<bool> {
         for line in self.drain.read_new_lines()? {
             self.timeline.add("kubectl drain", &line);

@@ -1,5 +1,5 @@
-//! Loss of a host: while it is off, its machines are replaced under other names on other hosts, except a machine with a
-//! data disk. Later the host is powered on.
+//! Loss of a host: while the host is off, its machines are replaced under other names on other hosts, except a machine
+//! with a data disk. Later the host is powered on.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -51,8 +51,8 @@ impl HostLoss<'_> {
         self.vms.iter().filter(|vm| vm.tenant == DATA_TENANT)
     }
 
-    /// Adds what has changed since the last call. Returns true if each machine without data disks is marked, and each
-    /// machine with data disks is reported as waiting.
+    /// Adds the changes since the last call to the timeline. Returns true if each machine without data disks is marked
+    /// for removal, and each machine with data disks is reported as waiting.
     fn observe(&mut self, plane: &ControlPlane) -> Result<bool> {
         let node = plane.get_json(&["node", LOST_HOST])?;
         let ready = condition_text(&node, "Ready");
@@ -89,7 +89,8 @@ impl HostLoss<'_> {
         Ok(is_complete)
     }
 
-    /// Checks that no machine with a data disk was marked or replaced, and that none of them has two pods that may run.
+    /// Checks that no machine with a data disk was marked for removal or replaced, and that none of them has two pods
+    /// that may run.
     fn check_data_machines(&self, plane: &ControlPlane) -> Result<()> {
         let machines = observe::list_items(plane, &["virtualmachines", "-n", DATA_NAMESPACE])?;
         let names: BTreeSet<String> = machines.iter().map(name_of).collect();

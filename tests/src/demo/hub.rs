@@ -16,7 +16,7 @@ use crate::host::{Trunk, control_socket};
 
 /// Buffer size, larger than any frame that QEMU sends.
 const MAX_FRAME_BYTES: usize = 70_000;
-/// Time within which a dropped hub stops.
+/// Read timeout of the hub's sockets, after which a thread checks whether the hub is being dropped.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// Time that a hub of two hosts waits for a host with a full queue.
 const FULL_QUEUE_TIMEOUT: Duration = Duration::from_secs(10);

@@ -126,7 +126,7 @@ async fn create_node(nodes: &Api<Node>, name: &str) -> Result<()> {
     node["status"]["conditions"] = conditions(true);
     let node: Node = serde_json::from_value(node)?;
     match nodes.create(&PostParams::default(), &node).await {
-        // An earlier request had an effect, but no response.
+        // An earlier request succeeded, but its response was lost.
         Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
         created => Ok(created.map(drop)?),
     }

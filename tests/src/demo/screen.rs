@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
 
-/// Poll interval. Each poll needs CPU time, which the emulated hosts then lack.
+/// Poll interval. A longer interval leaves the emulated hosts more CPU time.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Output for progress messages.
@@ -57,7 +57,8 @@ impl Screen {
 
     /// Calls a function repeatedly until the function returns a value or an error.
     ///
-    /// # Errors Fails if there is neither a value nor a new step for the duration of `timeout`, or if the demo is to
+    /// # Errors
+    /// Fails if there is neither a value nor a new step for the duration of `timeout`, or if the demo is to
     /// stop. Each new step restarts the timeout, because a busy machine is slow but makes progress.
     pub fn wait_until<T>(
         &self,

@@ -72,7 +72,7 @@ sync
 pub(super) enum Selection {
     /// KubeVirt's own program.
     Real(Assets),
-    /// The simulation, and the reason.
+    /// The simulation, and the reason for its selection.
     Simulated(String),
 }
 
@@ -114,9 +114,9 @@ pub(super) struct VirtController {
     kubevirt: Option<KubeVirt>,
     /// Image of the launcher pods; `None` if virt-controller is simulated.
     launcher_image: Option<String>,
-    /// Name for the output.
+    /// Name of the program for the output of the demo.
     name: String,
-    /// Step that is printed after the start.
+    /// Progress message that is printed after the start.
     step: String,
 }
 
@@ -174,12 +174,12 @@ impl VirtController {
         Ok(())
     }
 
-    /// Returns the name for the output.
+    /// Returns the name of the program for the output of the demo.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Returns the step that is printed after the start.
+    /// Returns the progress message that is printed after the start.
     pub(super) fn step(&self) -> &str {
         &self.step
     }
@@ -207,15 +207,15 @@ fn start_kubevirt(plane: &ControlPlane, assets: &Assets) -> Result<KubeVirt> {
     // The machines have disks that CDI would import. CDI's kinds must exist before KubeVirt's programs start.
     define_cdi_kinds(plane)?;
     let kubevirt = KubeVirt::start(plane, assets, Nodes::Simulated)?;
-    // Both programs use a changed configuration at once.
+    // Both programs use a changed configuration without a restart.
     let configuration = json!({"spec": manifests::kubevirt_object()["spec"]}).to_string();
     let patch = ["patch", "kubevirt", "kubevirt", "-n", "kubevirt", "--type=merge"];
     plane.kubectl(&[&patch[..], &["-p", &configuration]].concat())?;
     Ok(kubevirt)
 }
 
-/// Puts the image of the launcher pods on a host before its kubelet starts, and a program that mounts empty file
-/// systems in place of the volumes.
+/// Installs the image of the launcher pods on a host before its kubelet starts. Also installs a program that mounts
+/// empty file systems in place of the volumes.
 ///
 /// # Errors
 /// Fails like [`Host::run_checked`].

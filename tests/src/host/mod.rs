@@ -45,8 +45,8 @@ pub struct HostOptions<'a> {
     pub trunk: Option<Trunk<'a>>,
     /// True if the host can reach this machine's loopback, at 10.0.2.2, which joining a control plane requires.
     pub has_loopback_access: bool,
-    /// Files that are too large for [`Host::copy_file`], such as archives of images. Each is a read-only disk of the
-    /// host ([`archive_disk`]), padded with zeros to whole sectors of 512 bytes.
+    /// Files that are too large for [`Host::copy_file`], such as archives of images. Each archive is a read-only disk
+    /// of the host ([`archive_disk`]), padded with zeros to whole sectors of 512 bytes.
     pub archives: &'a [&'a Path],
     /// Size in GiB of an additional empty disk, `/dev/disk/by-id/virtio-berth-scratch`; `None` for a host without this
     /// disk.
@@ -106,8 +106,9 @@ pub enum Machine {
     AmdV,
     /// Intel without VT-x, so without `/dev/kvm`, and otherwise like [`Self::AmdV`].
     IntelNoSmt,
-    /// Intel without VT-x, so without `/dev/kvm`: two sockets of one core with one thread, CPUs 0 and 1, 2 GiB. For tests
-    /// that are not about processors: an emulated kernel needs less time to interrupt and to wait for fewer CPUs.
+    /// Intel without VT-x, so without `/dev/kvm`: two sockets of one core with one thread, CPUs 0 and 1, 2 GiB. For
+    /// tests that do not depend on processors: with fewer CPUs, an emulated kernel needs less time for interrupts
+    /// between CPUs.
     IntelTwoCores,
     /// Intel without VT-x, so without `/dev/kvm`: two sockets of two cores with two threads, CPUs 0-3 and 4-7, 3
     /// GiB.
@@ -188,9 +189,9 @@ impl Host {
     /// Runs a shell command as root with a time limit in whole seconds.
     ///
     /// # Errors
-    /// Fails if the command exceeds the limit, and the command is then ended. Also fails if the host shuts down
-    /// before the end; [`Self::wait_for_reboot`] or [`Self::power_cycle`] then restarts the host. The error message has
-    /// the end of the host's console.
+    /// Fails if the command exceeds the limit; the command is then killed. Also fails if the host shuts down before the
+    /// end; [`Self::wait_for_reboot`] or [`Self::power_cycle`] then restarts the host. The error message has the end of
+    /// the host's console.
     pub fn run_for(&mut self, command: &str, timeout: Duration) -> Result<CommandOutput> {
         self.log_progress(command.lines().next().unwrap_or_default());
         self.run_with_timeout(command, timeout)
@@ -271,7 +272,7 @@ impl Host {
     /// # Errors
     /// Fails if the host does not boot; the error message has the end of its console.
     pub fn reboot(&mut self) -> Result<()> {
-        // The shell may end before it can answer; only the reboot of the host matters.
+        // The shell may end before it can answer, so only the reboot itself is checked.
         self.start_command("systemctl reboot").map(drop).unwrap_or_default();
         self.wait_for_reboot()
     }

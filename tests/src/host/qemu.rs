@@ -31,7 +31,7 @@ pub(super) struct Qemu {
     folder: tempfile::TempDir,
     disks: Disks,
     running: Option<Running>,
-    /// Length of the part of the console that belongs to earlier boots.
+    /// Length of the output of earlier boots in the console log.
     earlier_console_length: usize,
 }
 
@@ -291,11 +291,11 @@ fn kernel_arguments(options: &HostOptions<'_>, image: &Path) -> Result<Vec<Strin
          remove the folder to build the image again",
         vmlinuz.display()
     );
-    // Hosts of the same image need different machine ids, because addresses of bridges and veths are derived from
-    // the id. Mitigations are off: an emulated CPU does not need mitigations, and they flush the emulated TLB at
-    // every system call. Programs and libraries have the same addresses in each process: QEMU 7.2 translates code
-    // again at each new address, which was more than half of the time of a short program. The clock remains the HPET, which
-    // is slow to read: with `tsc=reliable` the guest's time ran up to 25 times too fast, because QEMU advances the
+    // Hosts of the same image need different machine ids, because addresses of bridges and veths are derived from the
+    // id. Mitigations are off: an emulated CPU does not need mitigations, and they flush the emulated TLB at every
+    // system call. Programs and libraries have the same addresses in each process: QEMU 7.2 translates code again at
+    // each new address, which was more than half of the time of a short program. The clock remains the HPET, which is
+    // slow to read: with `tsc=reliable` the guest's time ran up to 25 times too fast, because QEMU advances the
     // emulated TSC whenever a thread reads a smaller TSC of the real CPU than another thread did before.
     let append = format!(
         "console=ttyS0 root=LABEL=berth-host rw quiet panic=-1 intel_iommu=on no_timer_check mitigations=off \

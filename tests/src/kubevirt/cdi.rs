@@ -1,4 +1,5 @@
-//! Simulation of CDI: each DataVolume gets a claim, and its image is imported ([`super::data_volume`]).
+//! Simulation of CDI: each DataVolume gets a PersistentVolumeClaim (here: claim), and its image is imported
+//! ([`super::data_volume`]).
 //!
 //! These parts of CDI are left out: the phase `PVCBound` before `ImportScheduled`, importer pods, and the second claim
 //! from which a populator moves the volume to the claim of the DataVolume.

@@ -1,7 +1,7 @@
 //! Phases of a DataVolume. The binding mode of the StorageClass and the use of populators determine when the import of
 //! the image starts (`updateStatus` and `updateStatusPVCPending` of CDI's controller-base.go):
 //!
-//! * `Immediate`: the claim gets a volume at once.
+//! * `Immediate`: the PersistentVolumeClaim (here: claim) gets a volume at once.
 //! * `WaitForFirstConsumer` without populators: the DataVolume is in phase `WaitForFirstConsumer` until the claim is
 //!   bound. In this phase, virt-controller creates a first-consumer pod.
 //! * `WaitForFirstConsumer` with populators: the DataVolume is in phase `PendingPopulation` until the claim has a

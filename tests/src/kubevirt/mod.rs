@@ -1,8 +1,8 @@
 //! KubeVirt's own virt-api and virt-controller beside a test control plane, without virt-operator and without images.
 //!
 //! The programs come from the folder `KUBEVIRT_ASSETS` ([`Assets`]). [`KubeVirt`] starts them with the objects that
-//! virt-operator would create. With [`Nodes::Simulated`], nothing runs on the Nodes: [`Simulation`] replaces the kubelets
-//! with their agents, virt-handler, CDI, and provisioners.
+//! virt-operator would create. With [`Nodes::Simulated`], nothing runs on the Nodes: [`Simulation`] replaces the
+//! kubelets with their agents, virt-handler, CDI, and provisioners.
 
 #![expect(clippy::disallowed_methods, reason = "tests write and read files")]
 
@@ -36,8 +36,8 @@ pub use simulation::Simulation;
 
 /// Oldest Kubernetes release that evaluates the `matchConditions` of KubeVirt's webhooks by default.
 pub(crate) const OLDEST_KUBERNETES: Version = Version(1, 28);
-/// File from which KubeVirt's programs read their namespace; without it they use the namespace `kubevirt`. No flag sets
-/// the namespace.
+/// File from which KubeVirt's programs read their namespace; without the file, the programs use the namespace
+/// `kubevirt`. No flag sets the namespace.
 const NAMESPACE_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
 /// Folder of the certificates, below the control plane's folder. KubeVirt's programs load their certificates again
 /// whenever any file in this folder is written, so no log may be there.
@@ -115,8 +115,8 @@ impl KubeVirt {
         Ok(Self { _controller: controller, _api: api, kubeconfig, api_port })
     }
 
-    /// Publishes virt-api's subresources in the API server, as virt-operator does, and waits until they are available. The
-    /// Service is an external name, because no Service has an address.
+    /// Publishes virt-api's subresources in the API server, as virt-operator does, and waits until they are available.
+    /// The Service is an external name, because no Service has an address.
     ///
     /// # Errors
     /// Fails if the server refuses an object, or does not reach virt-api.
@@ -156,7 +156,7 @@ impl KubeVirt {
 }
 
 /// Writes the kubeconfig of a program. virt-api recognizes KubeVirt's programs by the names of their ServiceAccounts.
-/// The group has all permissions, in place of virt-operator's roles.
+/// The group of these accounts gets all permissions, in place of virt-operator's roles.
 fn write_kubeconfig(plane: &ControlPlane, program: &str, account: &str) -> Result<PathBuf> {
     let user = format!("system:serviceaccount:{}:{account}", objects::NAMESPACE);
     let certificate = plane.create_certificate(

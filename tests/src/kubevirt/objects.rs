@@ -19,7 +19,8 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Creates the objects, and waits until virt-api can start.
 ///
-/// # Errors Fails if the server refuses an object, or does not publish the CA of front proxies.
+/// # Errors
+/// Fails if the server refuses an object, or does not publish the CA of front proxies.
 pub(super) fn create_objects(plane: &ControlPlane, assets: &Assets, nodes: Nodes) -> Result<()> {
     let namespace =
         json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
@@ -49,7 +50,7 @@ pub(super) fn create_objects(plane: &ControlPlane, assets: &Assets, nodes: Nodes
     })
 }
 
-/// Creates the KubeVirt object. KubeVirt ignores it until its status has a phase, and refuses VMs without an
+/// Creates the KubeVirt object. KubeVirt ignores this object until its status has a phase, and refuses VMs without an
 /// architecture until its status has a default architecture.
 fn create_configuration(plane: &ControlPlane, assets: &Assets, nodes: Nodes) -> Result<()> {
     let mut configuration = json!({"developerConfiguration": {"featureGates": ["CPUManager"]}});

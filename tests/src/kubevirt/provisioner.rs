@@ -1,6 +1,6 @@
-//! Simulation of provisioners: a claim of a StorageClass with the binding mode `WaitForFirstConsumer` gets a volume
-//! that only its selected node can reach, and volumes of deleted claims are deleted. The volume controller of
-//! kube-controller-manager binds claims and volumes.
+//! Simulation of provisioners: a PersistentVolumeClaim (here: claim) of a StorageClass with the binding mode
+//! `WaitForFirstConsumer` gets a volume that only its selected node can reach, and volumes of deleted claims are
+//! deleted. The volume controller of kube-controller-manager binds claims and volumes.
 
 use anyhow::{Context as _, Result};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
@@ -49,7 +49,7 @@ pub(super) async fn create_local_volume(
     create_volume(client, local_volume(&serde_json::to_value(claim)?)?).await
 }
 
-/// Creates a volume, unless the volume exists since an earlier round.
+/// Creates a volume, unless an earlier round created the volume.
 ///
 /// # Errors
 /// Fails if the server refuses the volume.
@@ -97,8 +97,8 @@ fn local_volume(claim: &Value) -> Result<Value> {
     }))
 }
 
-/// Returns the volume of a claim that names the volume. Every Node can mount this type of volume, without a driver and
-/// without an attachment.
+/// Returns the volume for a claim whose spec names this volume. Every Node can mount this type of volume, without a
+/// driver and without an attachment.
 pub(super) fn shared_volume(claim: &Value, namespace: &str) -> Value {
     let spec = &claim["spec"];
     let path = format!("/{}", spec["volumeName"].as_str().unwrap_or_default());

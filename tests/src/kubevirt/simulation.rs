@@ -1,5 +1,5 @@
 //! Simulation of the programs that would run on the Nodes and of the storage: kubelets and their agents, virt-handler,
-//! CDI, and provisioners. They read and write the same objects as the real programs.
+//! CDI, and provisioners. The simulated programs read and write the same objects as the real programs.
 
 use std::future::Future;
 use std::io::Write as _;

@@ -107,7 +107,7 @@ fn advance(instance: &mut Value, completes_migrations: bool) -> bool {
 }
 
 /// Sets the phase and its timestamp. virt-controller starts an instance again without a delay only if the timestamps
-/// show that it was running.
+/// show that the instance was running.
 fn enter_phase(instance: &mut Value, phase: &str) {
     instance["status"]["phase"] = phase.into();
     let entered = json!({"phase": phase, "phaseTransitionTimestamp": current_time()});

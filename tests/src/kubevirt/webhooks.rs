@@ -48,8 +48,8 @@ impl WebhookConfiguration {
     }
 }
 
-/// Waits until the API server calls the webhooks, which it learns of through watches. Until then it accepts VMs that
-/// virt-api refuses.
+/// Waits until the API server calls the webhooks. The API server receives their configurations through watches; until
+/// then it accepts VMs that virt-api refuses.
 ///
 /// # Errors
 /// Fails if the API server does not call the webhooks in time.

@@ -24,7 +24,7 @@ use crate::cluster::registered_node;
 
 /// Namespace of the pods.
 const PODS_NAMESPACE: &str = "default";
-/// In each round, a volume that may be detached is detached with the probability 1 / `DETACH_RATE`.
+/// In each round, each volume that may be detached is detached with the probability 1 / `DETACH_RATE`.
 const DETACH_RATE: u64 = 4;
 
 /// Running simulation; drop ends the simulation.
@@ -97,8 +97,8 @@ impl Simulation {
         }
     }
 
-    /// Registers a Node for each machine that has begun to run, and makes it ready in a later round, unless the machine is
-    /// being removed by then.
+    /// Registers a Node for each machine that has begun to run, and makes it ready in a later round, unless the machine
+    /// is being removed by then.
     async fn join_machines(&mut self) -> kube::Result<()> {
         let instances = self.instances.list(&ListParams::default()).await?;
         let machines = self.machines.list(&ListParams::default()).await?;

@@ -1,5 +1,5 @@
-//! Simulations of programs that cannot run here or take too long. They use a real API server in the same way as the
-//! real programs.
+//! Simulations of programs that cannot run here or take too long. The simulations use a real API server in the same way
+//! as the real programs.
 
 mod fleet;
 mod kubelets;

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::{NAMESPACE, SHORT_TIMEOUT, WEB, apply, machine_names, wait_until_condition};
 
-/// Deletes a claim without waiting for its absence, because the controller may recreate it.
+/// Deletes a claim without waiting for the end of the deletion, because the controller may recreate it.
 fn delete_claim(plane: &ControlPlane, name: &str) {
     plane.kubectl(&["delete", "addressclaim", name, "--wait=false"]).unwrap();
 }

@@ -23,11 +23,11 @@ const KILLS: u64 = 20;
 /// Steps of the creation of a machine: group and plural of the kind that is created.
 const STEPS: [(&str, &str); 3] =
     [("berth.dev", "addressclaims"), ("kubevirt.io", "virtualmachines"), ("", "secrets")];
-/// Time within which a controller starts, or an API server calls a new webhook.
+/// Time within which a controller starts, and within which an API server begins to call a new webhook.
 const START_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Returns a controller that runs at the end. All controllers have the same identity, so each controller acquires the
-/// lease of its predecessor at once.
+/// Returns the last controller, which is running. All controllers have the same identity, so each controller acquires
+/// the lease of its predecessor at once.
 pub(super) fn killed_controller_leaves_no_orphans(
     plane: &ControlPlane,
     mut controller: Controller,
@@ -121,8 +121,8 @@ fn block_creations(plane: &ControlPlane, group: &str, resource: &str) -> TcpList
     listener
 }
 
-/// Returns the connection of the API server to the webhook; `None` if there is none, because the machine was created
-/// before the API server knew the webhook.
+/// Returns the connection of the API server to the webhook; `None` if there is no connection, because the machine was
+/// created before the API server knew the webhook.
 fn accept(webhook: &TcpListener) -> Option<TcpStream> {
     let deadline = Instant::now() + START_TIMEOUT;
     while Instant::now() < deadline {

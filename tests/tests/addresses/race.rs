@@ -24,18 +24,19 @@ use tokio::task::JoinSet;
 const NETWORKS: u32 = 20;
 /// Number of controllers that claim addresses in each network.
 const CONTROLLERS: u32 = 2;
-/// Machines of each network, in `make test` and in `make faults-cluster`.
+/// Number of machines in each network, in `make test`.
 const FEW_MACHINES: u32 = 50;
+/// Number of machines in each network, in `make faults-cluster`.
 const MANY_MACHINES: u32 = 500;
-/// The gateway. Machines get the addresses after the gateway.
+/// Gateway of each network. The addresses of machines begin after the gateway's address.
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const TIME_LIMIT: Duration = Duration::from_secs(30 * 60);
 
-/// A controller with its index of the claims of one network.
+/// Controller with an index of the claims in one network.
 struct ClaimingController {
     api: Api<AddressClaim>,
     pools: Arc<NetworkPools>,
-    /// Number of the network and its tenant.
+    /// Number that names both the network and its tenant.
     network: u32,
     index: NetworkClaims,
 }
@@ -125,7 +126,7 @@ impl ClaimingController {
                     self.index.insert(Arc::new(created));
                     return conflicts;
                 }
-                // The index lacks the claim of the other controller.
+                // The index does not contain the claim of the other controller.
                 Err(kube::Error::Api(status)) if status.code == 409 => {
                     conflicts += 1;
                     refused.insert(claim.spec.address);

@@ -51,14 +51,14 @@ pub(crate) fn call_bind(bed: &Testbed, pod: &str, host: &str) -> String {
     post(bed.port, "bind", &body.to_string())["Error"].as_str().unwrap().to_owned()
 }
 
-/// Kills the extender between filter and bind: its reservations are lost, and the next extender reserves again if the
-/// pod still fits.
+/// Kills the extender between filter and bind: its reservations are lost, and the next extender reserves the resources
+/// again if the pod still fits.
 pub(crate) fn extender_is_killed_between_filter_and_bind(plane: &ControlPlane, bed: &mut Testbed) {
     let vms: Vec<String> = (0..2)
         .map(|_| bed.create_vm(Vm { cpus: 7, bypasses_scheduler: true, ..Vm::default() }))
         .collect();
     let mut first = bed.start_extender(plane, "by-hand", "");
-    // The extender has just started: it answers the call only after it has listed all objects.
+    // The extender has just started, and answers the call only after it has listed all objects.
     let one = call_filter(bed, &vms[0]);
     assert_eq!(one["Error"], "", "{one}");
     let host = one["NodeNames"][0].as_str().unwrap().to_owned();

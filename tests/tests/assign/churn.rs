@@ -26,7 +26,7 @@ use crate::testbed::Testbed;
 
 const HOST_COUNT: usize = 150;
 const VM_COUNT: usize = 10_000;
-/// Number of VMs that wait for a host at a time.
+/// Maximum number of VMs that wait for a host at the same time.
 const MAX_WAITING_VMS: usize = 150;
 /// Time between two faults.
 const FAULT_INTERVAL: Duration = Duration::from_secs(30);
@@ -37,7 +37,8 @@ const TIMEOUT: Duration = Duration::from_secs(60 * 60);
 /// Number of concurrent requests.
 const MAX_CONCURRENT_REQUESTS: usize = 16;
 
-/// Pseudorandom numbers with a fixed seed. The sequence is the same in each run, but the order of events differs.
+/// Pseudorandom numbers with a fixed seed. Each run uses the same sequence of numbers, but the order of events differs
+/// between runs.
 struct RandomNumbers(u64);
 
 impl RandomNumbers {

@@ -1,6 +1,6 @@
 //! VMs with ResourceClaims (dynamic resource allocation), with a real scheduler: kube-scheduler chooses the host by the
-//! devices of the claim, and the extender counts the VM there. The test publishes the devices itself, in place of a
-//! driver.
+//! devices of the claim, and the extender counts the VM's resources on this host. The test publishes the devices
+//! itself, in place of a driver.
 
 use berth_tests::cluster::{ControlPlane, Version};
 use berth_tests::controller::Controller;
@@ -83,8 +83,8 @@ pub(crate) fn vm_gets_the_host_of_its_device(
     assert_allocated(bed, "first-device", other, &claiming);
     assert!(extender.metric(UNRESERVED_CALLS) > calls);
 
-    // Each of the two hosts has one zone left. A third VM would get the CPUs of the claiming VM if they were not
-    // counted.
+    // Each of the two hosts has one zone left. A third VM would get the CPUs of the claiming VM if the CPUs of the
+    // claiming VM were not counted.
     let others = [0, 1].map(|_| bed.create_vm(Vm::large("devices")));
     for vm in &others {
         bed.wait_until_bound(vm);

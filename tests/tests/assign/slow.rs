@@ -1,4 +1,4 @@
-//! The scheduler extender with a slow API server: kube-scheduler waits for ten seconds and no longer.
+//! The scheduler extender with a slow API server: kube-scheduler waits at most ten seconds for an answer.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use crate::testbed::{PODS_PATH, SHORT_TIMEOUT, Testbed, Vm};
 
 /// Value of `httpTimeout` in `deploy/components/scheduler/config.yaml`.
 const SCHEDULER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Delay of each request; each step of a binding has a limit of two seconds.
+/// Delay of each request to the API server: slightly less than the limit of two seconds for each step of a binding.
 const REQUEST_DELAY: Duration = Duration::from_millis(1_800);
 
 fn start_extender(

@@ -29,17 +29,17 @@ pub(crate) struct Testbed {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Vm<'a> {
     pub(crate) cpus: u32,
-    /// Label of an anti-affinity: no two pods with this label run on the same host.
+    /// Label for anti-affinity: no two pods with this label run on the same host.
     pub(crate) anti_affinity: Option<&'a str>,
     /// Key of a taint that the pod tolerates.
     pub(crate) tolerated_taint: Option<&'a str>,
     /// Value of the label `rack` that the pod's host must have.
     pub(crate) rack: Option<&'a str>,
-    /// True if the pod names another scheduler, or no scheduler.
+    /// True if the pod names another scheduler than Berth's, or no scheduler.
     pub(crate) bypasses_scheduler: bool,
     /// PersistentVolumeClaim of the VM's disk.
     pub(crate) claim: Option<&'a str>,
-    /// Uid of the VM's instance; the default is a uid for this pod only.
+    /// Uid of the VM's instance; by default, each pod has an instance of its own.
     pub(crate) instance: Option<&'a str>,
     /// Migration whose target this pod is.
     pub(crate) migration: Option<&'a str>,
@@ -233,13 +233,13 @@ impl Testbed {
         self.kubelet_states().values().map(|(_, uids)| uids.len()).sum()
     }
 
-    /// Asserts the same as [`Self::assert_kubelets_admit`], and returns the number of pods on these hosts.
+    /// Asserts the same as [`Self::assert_kubelets_admit`] for the pods on these hosts, and returns their number.
     pub(crate) fn assert_kubelets_admit_on(&self, hosts: &[&str]) -> usize {
         let kubelets = self.kubelet_states();
         hosts.iter().map(|host| kubelets[*host].1.len()).sum()
     }
 
-    /// Returns the kubelets' allocations by host, and the uids of the pods that have them.
+    /// Returns the kubelets' allocations by host, and the uids of the pods that hold the allocations.
     fn kubelet_states(&self) -> BTreeMap<String, (HostState, Vec<String>)> {
         let all = self.server.get(PODS_PATH);
         let mut pods: Vec<&Value> = all["items"].as_array().unwrap().iter().collect();

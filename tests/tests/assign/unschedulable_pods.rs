@@ -84,7 +84,7 @@ pub(crate) fn reported_free_resources_are_used(
         .unwrap();
     let vm = bed.create_vm(Vm::large("reported"));
     bed.wait_until_refused(&vm);
-    // The wait is longer than the first backoff of the scheduler, so the backoff is not measured.
+    // The wait is longer than the first backoff of the scheduler, so the measured time does not contain the backoff.
     std::thread::sleep(Duration::from_secs(2));
     let wakes = extender.metric("berth_assignment_wakes_total");
     bed.hosts.get_mut("reported-0").unwrap().allocations.pop();

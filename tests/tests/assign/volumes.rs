@@ -139,7 +139,7 @@ pub(crate) fn reservation_is_kept_after_the_first_consumer_pod(
     bed.wait_until_refused(&late);
     bed.end_pod(&first_consumer, "Succeeded");
     bed.write_all_reports();
-    // During this time the scheduler retries the pod `late`, and the extender refuses it again.
+    // During this time the scheduler retries the pod `late`, and the extender refuses the pod again.
     std::thread::sleep(std::time::Duration::from_secs(3));
     assert_eq!(bed.host_of(&late), None, "{}", plane.log_tail("extender"));
     let vm = bed.create_vm(own);

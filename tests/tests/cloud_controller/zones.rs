@@ -15,7 +15,7 @@ use crate::{
 };
 
 const ZONE: &str = "topology.kubernetes.io/zone";
-/// Copy of the zone, from which the cloud controller manager restores the label above.
+/// Label with a copy of the zone. The cloud controller manager restores [`ZONE`] from this copy.
 const BETA_ZONE: &str = "failure-domain.beta.kubernetes.io/zone";
 
 pub(crate) fn labels_are_updated_after_a_migration(clusters: &Clusters, program: &Path) {
@@ -43,14 +43,14 @@ pub(crate) fn labels_are_updated_after_a_migration(clusters: &Clusters, program:
     berth_owns_labels_after_their_removal(clusters, &machines[1]);
 }
 
-/// With the setting in Berth's Deployment, the label has the zone of the new host.
+/// Tests that the label has the zone of the new host with `zoneAndRegionEnabled: false`, as in Berth's Deployment.
 fn only_berth_writes_zone_labels(clusters: &Clusters, machine: &str) {
     node_is_initialized_from_its_machine(&clusters.infra, &clusters.tenant, machine);
     wait_until_label(clusters, machine, ZONE, Some("a"));
     print_zones(clusters, "zoneAndRegionEnabled: false, before the migration");
     move_to_host(&clusters.infra, machine, "rack1-b");
     wait_until_label(clusters, machine, ZONE, Some("b"));
-    // Longer than the period in which the cloud controller manager updates Nodes.
+    // The wait is longer than the interval at which the cloud controller manager updates Nodes.
     std::thread::sleep(std::time::Duration::from_secs(12));
     assert_eq!(label(clusters, machine, ZONE).as_deref(), Some("b"));
     assert_eq!(label(clusters, machine, BETA_ZONE), None);
@@ -58,7 +58,8 @@ fn only_berth_writes_zone_labels(clusters: &Clusters, machine: &str) {
     clusters.wait_until_condition("shop", "NodeLabelsReady", "True LabelsReplicated");
 }
 
-/// With `zoneAndRegionEnabled`, the cloud controller manager repeatedly writes the zone of the first host.
+/// Tests that, with `zoneAndRegionEnabled: true`, the cloud controller manager repeatedly writes the zone of the first
+/// host.
 fn labels_of_the_cloud_controller_manager_become_stale(clusters: &Clusters, machine: &str) {
     node_is_initialized_from_its_machine(&clusters.infra, &clusters.tenant, machine);
     wait_until_label(clusters, machine, BETA_ZONE, Some("a"));
@@ -79,7 +80,8 @@ fn labels_of_the_cloud_controller_manager_become_stale(clusters: &Clusters, mach
     clusters.wait_until_condition("shop", "NodeLabelsReady", expected);
 }
 
-/// Without the copy, Berth remains the owner of the label: the cloud controller manager sets zones only on new Nodes.
+/// Tests that Berth remains the owner of the label if [`BETA_ZONE`] is removed: the cloud controller manager sets zones
+/// only on new Nodes.
 fn berth_owns_labels_after_their_removal(clusters: &Clusters, machine: &str) {
     remove_label(clusters, machine, BETA_ZONE);
     remove_label(clusters, machine, ZONE);
@@ -90,7 +92,7 @@ fn berth_owns_labels_after_their_removal(clusters: &Clusters, machine: &str) {
     clusters.wait_until_condition("shop", "NodeLabelsReady", "True LabelsReplicated");
 }
 
-/// The setting needs the permission to read the Nodes of the infra cluster, which Berth does not grant.
+/// `zoneAndRegionEnabled` needs the permission to read the Nodes of the infra cluster, which Berth does not grant.
 fn permit_reading_hosts(infra: &ControlPlane) {
     let role = ["create", "clusterrole", "zones", "--verb=get,list,watch", "--resource=nodes"];
     infra.kubectl(&role).unwrap();

@@ -110,7 +110,7 @@ pub(crate) fn highest_priority_wins_and_ties_are_reported(plane: &ControlPlane) 
     wait_until_field(plane, &["infranode", "rack2-a"], "/spec/ksm/mode", &json!("On"));
     wait_until_field(plane, &["hostprofile", "zz-all"], "/status/hosts", &json!(1));
     wait_until_event(plane, "Conflict");
-    // The profile is deleted. A host that no profile selects keeps its spec.
+    // After the profile is deleted, no profile selects the host, and the host keeps its spec.
     plane.kubectl(&["delete", "hostprofile", "zz-all"]).unwrap();
     wait_until_condition(plane, &RACK1_A, "ProfileConflict", None);
     wait_until_field(

@@ -37,7 +37,8 @@ pub(crate) fn controller_waits_for_missing_crds(plane: &ControlPlane) -> Control
 
 /// Tests that resyncs without changes write nothing.
 pub(crate) fn idle_controller_writes_nothing(plane: &ControlPlane) {
-    // Running reconciles end in this time, including the reconciles that their own writes trigger.
+    // During this time, running reconciles end, including the reconciles that are triggered by the writes of earlier
+    // reconciles.
     std::thread::sleep(Duration::from_secs(3));
     let before = write_requests(plane).len();
     std::thread::sleep(Duration::from_secs(6));

@@ -188,9 +188,9 @@ impl Testbed {
         );
         let all_requests = self.requests_while_refused(number);
         assert_every_reconciler_retried(&all_requests, 3);
-        // The backoff starts at half a second, and jitter shortens each delay by at most a quarter: 0.4, 1.1, 2.6,
-        // 5.6, 11.6 s. A reconciler that sees the change twice starts the backoff twice. A slow machine needs more
-        // time than these delays.
+        // The backoff starts at half a second, and jitter shortens each delay by at most a quarter, so the retries
+        // begin 0.4, 1.1, 2.6, 5.6 and 11.6 s after the first failure at the earliest. A reconciler that sees the
+        // change twice starts the backoff twice. On a slow machine the retries begin later.
         for (kind, requests) in group_by_path(&all_requests) {
             let first_and_last = requests.first().zip(requests.last());
             let duration = first_and_last

@@ -16,7 +16,7 @@ pub(crate) fn truncated_responses_are_tolerated(bed: &Testbed<'_>) {
     let before = bed.read_log();
     let mark = bed.proxy.request_count();
     bed.proxy.set_behaviour(RequestFilter::All, Behaviour::Truncate);
-    // The watch delivers half of the object, and so do the lists that follow.
+    // The watch delivers half of the object, and each later list request also delivers half of a response.
     bed.set_sleep(54);
     bed.wait_until_logged(&before, "; trying again", SHORT_TIMEOUT);
     sleep(FAULT_DURATION);

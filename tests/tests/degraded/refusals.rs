@@ -57,8 +57,8 @@ pub(crate) fn internal_errors_are_tolerated(bed: &Testbed<'_>) {
     bed.wait_until_logged(&before, "etcdserver: request timed out (500)", SHORT_TIMEOUT);
     sleep(FAULT_DURATION);
     bed.assert_drift_is_corrected(50);
-    // The backoff starts at a second, and jitter shortens each delay by at most a quarter: 0.75, 2.25, 5.25, 11.25,
-    // 23.25 s and so on.
+    // The backoff starts at a second, and jitter shortens each delay by at most a quarter, so the retries begin 0.75,
+    // 2.25, 5.25, 11.25 and 23.25 s after the first failure at the earliest.
     for (kind, requests) in group_by_path(&bed.proxy.requests_since(mark)) {
         assert!((1..=6).contains(&requests.len()), "{kind:?}: {requests:#?}");
     }
@@ -77,8 +77,8 @@ fn assert_one_update_after_recovery(bed: &Testbed<'_>, distance: u32) {
     assert_eq!(bed.status_writes(mark), 1, "{:#?}", bed.proxy.requests_since(mark));
 }
 
-/// Tests a conflict as from optimistic locking. The conflict does not mean that another manager owns the fields, so the
-/// agent must keep its ownership of the fields.
+/// Tests a conflict like that of optimistic locking. The conflict does not mean that another manager owns the fields,
+/// so the agent must keep its ownership of the fields.
 pub(crate) fn write_conflicts_are_tolerated(bed: &Testbed<'_>) {
     let before = bed.read_log();
     let conflict = failure_status(

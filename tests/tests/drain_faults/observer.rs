@@ -30,12 +30,13 @@ enum Kind {
     Node,
     Pod,
     Volume,
-    /// VirtualMachines, and the Nodes of the tenant.
+    /// VirtualMachines; contains the API of the tenant's Nodes, to find the Node of a deleted machine.
     Machine(Box<Api<Node>>),
 }
 
 impl Observer {
-    /// Starts the observation. No objects may exist yet. `minimum` is the number of pods of each app that must be healthy.
+    /// Starts the observation. No objects may exist yet. `minimum` is the number of pods of each app that must be
+    /// healthy.
     pub(crate) fn start(clusters: &Clusters, minimum: usize) -> Self {
         let runtime = create_runtime().unwrap();
         let record = Arc::new(Mutex::new(Record::new(minimum)));

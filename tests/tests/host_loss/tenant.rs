@@ -99,7 +99,7 @@ fn node_waits_for_proof(clusters: &Clusters, deployment: &str, machine: &str) {
         one["reason"] == "WaitingForHost"
             && one["message"].as_str().is_some_and(|text| text.contains(machine))
     });
-    // Longer than `replaceAfter` and the shortest delay of a removal.
+    // The wait is longer than `replaceAfter` and the shortest delay of a removal.
     std::thread::sleep(Duration::from_secs(10));
     let node = clusters.tenant.get_json(&["node", machine]).unwrap();
     assert!(node["metadata"]["deletionTimestamp"].is_null(), "{node:#}");

@@ -47,7 +47,7 @@ pub(crate) fn create_vm(bed: &Testbed, name: &str) {
     bed.plane.apply(&vm(name).to_string()).unwrap();
 }
 
-/// Creates the same VM with a disk of [`STORAGE_CLASS`].
+/// Creates a VM like [`create_vm`], with a disk of [`STORAGE_CLASS`].
 pub(crate) fn create_vm_with_disk(bed: &Testbed, name: &str, import: Import) {
     let mut vm = vm(name);
     let uses_populator = (import == Import::WithPopulator).to_string();

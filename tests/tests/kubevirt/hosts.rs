@@ -18,7 +18,8 @@ pub(crate) const HOST_WITHOUT_BRIDGE: &str = "rack2-a";
 /// Hosts that each have room for only one VM of the migration test. Other VMs do not tolerate their taint.
 pub(crate) const MIGRATION_HOSTS: [&str; 2] = ["rack3-a", "rack3-b"];
 /// Hosts of VMs with local disks. Two such VMs fit on the first host, one in each zone. The Node of the second host has
-/// enough resources for one, but no zone of this host has enough huge pages. Other VMs do not tolerate their taint.
+/// enough resources for one such VM, but no zone of this host has enough huge pages. Other VMs do not tolerate their
+/// taint.
 pub(crate) const DISK_HOSTS: [&str; 2] = ["rack4-a", "rack4-b"];
 /// Node resource for the bridge of the host network `tenant-trunk` in `examples/tenants/config.yaml`.
 pub(crate) const BRIDGE_RESOURCE: &str = "bridge.network.kubevirt.io/br-tenant";
@@ -76,7 +77,7 @@ fn disk_host(name: &str, small_pages_mib: u64) -> HostDescription {
     dedicated_host(name, "disks", DISK_TAINT, zone)
 }
 
-/// Describes a host with two zones like `zone`, for the VMs that tolerate the taint.
+/// Describes a host with two zones like `zone`, whose taint excludes all VMs that do not tolerate it.
 fn dedicated_host(
     name: &str,
     purpose: &str,

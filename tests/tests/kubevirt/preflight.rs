@@ -26,11 +26,11 @@ pub(crate) fn checks_agree_with_kubevirt(bed: &Testbed) {
         ("controller.leader", "PASS"),
         ("controller.permissions", "PASS"),
         ("scheduler.leader", "PASS"),
-        // The programs run in no pods.
+        // KubeVirt's programs do not run in pods.
         ("scheduler.extender", "SKIP"),
     ];
     output.require(&expected).unwrap();
-    // VMs run, so a FAIL would be wrong.
+    // VMs run in this cluster, so a finding FAIL would be wrong.
     let finding = output.finding("kubevirt.version").unwrap();
     assert_ne!(finding["status"], "FAIL", "{finding:#}");
 }

@@ -120,7 +120,7 @@ impl Testbed {
         pods
     }
 
-    /// Waits until the instance of a VM runs, other than the instance with the uid `except`, and returns the instance.
+    /// Waits until the instance of a VM runs, with a uid other than `except`, and returns the instance.
     #[track_caller]
     pub(crate) fn wait_until_running(&self, namespace: &str, name: &str, except: &str) -> Value {
         let object = ["vmi", name, "-n", namespace];

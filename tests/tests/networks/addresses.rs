@@ -15,8 +15,8 @@ const TENANTS: [&str; 2] = [
     "{name: cluster-b, network: tenants, vlan: 200}",
 ];
 
-/// VMs of both hosts: tenant, number, and DHCP client. The number is the last octet of both addresses, so the VMs of the
-/// tenants have the same IP addresses.
+/// VMs of both hosts: tenant, number, and DHCP client. The number is the last octet of both addresses, so the VMs of
+/// the tenants have the same IP addresses.
 const VMS: [[(&str, u8, &str); 3]; 2] = [
     [("a", 11, "dhclient"), ("b", 11, "networkd"), ("a", 12, "udhcpc")],
     [("a", 13, "networkd"), ("b", 13, "udhcpc"), ("b", 14, "dhclient")],
@@ -37,7 +37,8 @@ fn mac(tenant: &str, number: u8) -> String {
     format!("02:00:00:00:{tenant}:{number:02x}")
 }
 
-/// Returns the manifest of a host, with the leases of the VMs on both hosts: the leases of a VM that migrates are on both.
+/// Returns the manifest of a host, with the leases of the VMs of both hosts, because both hosts of a migration have the
+/// leases of the VM.
 fn manifest_with_leases(network: &str) -> String {
     let leases = |wanted: &str| {
         let all = VMS.iter().flatten().filter(|(tenant, ..)| *tenant == wanted);
@@ -188,7 +189,8 @@ fn addresses_are_kept_when_the_agent_restarts(host: &mut Host) {
 fn unknown_guests_get_no_address(host: &mut Host, network: &str) {
     let (bridge, vlan) = port_of(network, "a");
     let thief = mac("b", 13);
-    // Both clients give up after 20 s, so they run at the same time. The second VM is attached when the first client runs.
+    // Both clients give up after 20 s, so they run at the same time. The second VM is attached when the first client
+    // runs.
     let output = host
         .run_checked(&format!(
             "tenants boot other {bridge} 02:00:00:00:0c:01 udhcpc {vlan} >/run/other.log 2>&1 & other=$!; \

@@ -138,8 +138,9 @@ fn receivers_of(
 }
 
 /// Tests a bridge that the plugin has created because a VM started before Berth's bridge existed. Plugins before 1.3 do
-/// not support `preserveDefaultVlan`, so the port stays in VLAN 1 and in its own VLAN. With later plugins, this test adds
-/// VLAN 1 to the ports: it also proves that the listener can detect the frames whose absence the other tests assert.
+/// not support `preserveDefaultVlan`, so the port stays in VLAN 1 and in its own VLAN. With later plugins, this test
+/// adds VLAN 1 to the ports: it also proves that the listener can detect the frames whose absence the other tests
+/// assert.
 fn bridge_of_the_plugin_does_not_isolate_tenants(host: &mut Host, desired: &DesiredNetworks) {
     let (shop, bank) = (&VMS[0], &VMS[3]);
     for vm in [shop, bank] {

@@ -98,8 +98,8 @@ pub(crate) fn tenants_are_isolated_in_each_scenario(hosts: &mut [Host; 2]) {
     }
 }
 
-/// Attaches one VM of each tenant on a host, all in one subnet: a1 .1 and b1 .11 on the first host, a2 .2 and b2 .12 on
-/// the second host.
+/// Attaches one VM of each tenant on a host, all in one subnet. The last octets of their addresses are 1 (a1) and 11
+/// (b1) on the first host, and 2 (a2) and 12 (b2) on the second host.
 fn attach(host: &mut Host, number: usize, scenario: &Scenario) {
     for (tenant, (bridge, vlan), address) in
         [("a", scenario.ports[0], number), ("b", scenario.ports[1], number + 10)]

@@ -44,7 +44,7 @@ pub(crate) fn missing_vlan_is_reported_by_both_hosts(switch: &Hub, hosts: &mut [
     }
     for host in hosts.iter_mut() {
         wait_until(host, &trunk_has_state("Verified"));
-        // The daemon saves the verdict for the check after it publishes it.
+        // After the daemon publishes the result of the verification, it saves the result for `berth-agent check`.
         wait_until(host, "berth-agent check network.trunk | grep -q PASS");
     }
     // The port of the first host lacks a VLAN.

@@ -15,8 +15,8 @@ pub(crate) struct Server {
 
 /// Time limit for the scheduler's decision about one pod, on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Time for the scheduler's caches to receive deletions from a watch. The caches are not visible from outside; this
-/// takes a few milliseconds.
+/// Time for the scheduler's caches to receive deletions from a watch. The caches cannot be read through the API; their
+/// update takes a few milliseconds.
 const WATCH_DELAY: Duration = Duration::from_millis(50);
 
 impl Server {

@@ -22,9 +22,9 @@ pub(crate) fn node_status_path(name: &str) -> String {
     format!("/api/v1/nodes/{name}/status")
 }
 
-/// Returns a Node for an apply to its status. Like the agent, it sets withdrawn maps to empty maps instead of
-/// leaving the maps out: servers delete a map that an apply no longer has, with all its fields that have no owner
-/// in `managedFields`. Fields of a kubelet's registration have no owner.
+/// Returns a Node for an apply to its status. Like the agent, it sets withdrawn maps to empty maps instead of leaving
+/// the maps out: if an apply omits a map that it had before, the server deletes the map with all fields that have no
+/// owner in `managedFields`. Fields that a kubelet sets at registration have no owner.
 pub(crate) fn node_object(name: &str, labels: Value, resources: Value, conditions: Value) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels},
@@ -83,8 +83,9 @@ pub(crate) fn event(world: &TestCluster<'_>, metadata: Value, about: [&str; 3]) 
         "type": "Normal", "note": "n",
         "regarding": {"apiVersion": version, "kind": kind, "name": name, "uid": "u"},
     });
-    // Before 1.23 such an Event of an object without a namespace must be in `kube-system`, because of a bug in the
-    // server: https://github.com/kubernetes/kubernetes/pull/100125. A thief would use this namespace.
+    // Before 1.23, the API server accepts an Event about a cluster-scoped object only in `kube-system`, because of a
+    // bug: https://github.com/kubernetes/kubernetes/pull/100125. With `regarding.namespace: default`, it accepts the
+    // Event in `default`, where a thief would create it.
     if world.version() < Version(1, 23) {
         event["regarding"]["namespace"] = "default".into();
     }

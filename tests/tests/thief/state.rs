@@ -33,7 +33,8 @@ impl PartialEq for ClusterSnapshot {
     }
 }
 
-/// First version that keeps the live object's managedFields in requests for subresources, as tested on 1.36.
+/// First Kubernetes version that ignores the managedFields of a request for a subresource, and keeps those of the live
+/// object. Verified with 1.36.
 const MANAGED_FIELDS_SINCE: Version = Version(1, 30);
 
 impl ClusterSnapshot {

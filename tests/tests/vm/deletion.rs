@@ -1,8 +1,9 @@
 //! Deletion of a VM with exclusive CPUs: the engine counts the CPUs as allocated until the kubelet has released them,
 //! even if the launcher pod stays Terminating.
 //!
-//! After a VM with an isolated emulator thread ends, runc 1.1 with the cgroup driver `cgroupfs` cannot read the threaded
-//! child cgroup of the container, and the pod keeps its exclusive CPUs until an administrator removes the cgroup.
+//! After a VM with an isolated emulator thread ends, runc 1.1 with the cgroup driver `cgroupfs` cannot read the
+//! threaded child cgroup of the container, and the pod keeps its exclusive CPUs until an administrator removes the
+//! cgroup.
 
 use std::time::{Duration, Instant};
 
@@ -17,9 +18,9 @@ use crate::testbed::{Testbed, text};
 
 /// Name of a pod with huge pages, which the engine places only on a host whose free zones are known.
 const PROBE: &str = "probe";
-/// Huge pages of 2 MiB of this pod.
+/// Number of huge pages of 2 MiB of the pod [`PROBE`].
 const PROBE_PAGES: u64 = 2;
-/// Words in the reason why the scheduler extender refuses a host with such a launcher pod.
+/// Words in the reason why the scheduler extender refuses a host with a Terminating launcher pod.
 const REFUSAL: &str = "had terminating pods";
 /// Time after which a Terminating pod counts as stuck.
 const END_TIMEOUT: Duration = Duration::from_secs(120);
@@ -117,8 +118,8 @@ fn has_ended(bed: &Testbed, vm: &Vm) -> bool {
     false
 }
 
-/// Tests that a launcher pod that does not end keeps its CPUs: the kubelet has them in its checkpoint, the agent reports
-/// them, and no new launcher pod has a host.
+/// Tests that a launcher pod that does not end keeps its CPUs: the kubelet has them in its checkpoint, the agent
+/// reports them, and no new launcher pod has a host.
 fn stuck_pod_keeps_its_cpus(bed: &mut Testbed, vm: &Vm, planned: &PlannedPlacement) {
     let checkpoint = bed.hosts[vm.host].cpu_checkpoint();
     let allocation = bed.reported_allocation(vm.host, &vm.uid);

@@ -86,8 +86,8 @@ impl VmHost {
         self.start_virt_handler(plane, assets);
     }
 
-    /// Reserves huge pages as `berth-hugepages.service` does, before the kubelet starts: a kubelet with a Memory Manager
-    /// does not start again if their number changes.
+    /// Reserves huge pages as `berth-hugepages.service` does, before the kubelet starts: a kubelet with a Memory
+    /// Manager does not start again if their number changes.
     fn reserve_huge_pages(&mut self) {
         let manifest = json!({
             "apiVersion": "berth.dev/v1alpha1", "kind": "InfraNode", "metadata": {"name": self.name},

@@ -19,8 +19,8 @@ pub(crate) struct Machine {
     pub(crate) name: &'static str,
     pub(crate) flavor: &'static str,
     /// Addresses that the guest gets by DHCP in the tenant's network: the address of the first machine, and the address
-    /// of its replacement while the first address is in quarantine. All tenants have the same subnet, so that a failed
-    /// ping between tenants is not caused by a missing route.
+    /// of its replacement while the first address is in quarantine. All tenants have the same subnet, so a missing
+    /// route is never the cause of a failed ping between tenants.
     pub(crate) addresses: [&'static str; 2],
     /// Address that the guest pings.
     pub(crate) peer: &'static str,

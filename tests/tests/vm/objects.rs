@@ -3,8 +3,8 @@
 //! Berth's controller creates the VMs for MachineDeployments. The test changes them in one place. A MachineDeployment
 //! has no field for a kernel, and CDI, which would import the image of a disk, does not run. Therefore a policy of the
 //! API server replaces the disks of each new VM with an empty one and the kernel of the small guest, before KubeVirt's
-//! webhooks receive the VM. The alternative without this change is a volume with a bootable disk for each DataVolume,
-//! as `berth_tests::kubevirt::Simulation` creates volumes without content.
+//! webhooks receive the VM. Without this policy, each DataVolume would need a volume with a bootable disk, as
+//! `berth_tests::kubevirt::Simulation` creates volumes without content.
 
 use serde_json::{Value, json};
 
@@ -70,8 +70,8 @@ pub(crate) fn flavors() -> [Value; 2] {
 pub(crate) fn boot_policy() -> [Value; 2] {
     let patches = [
         r#"{op: "remove", path: "/spec/dataVolumeTemplates"}"#.to_owned(),
-        // virt-launcher does not start a VM that has IO threads and no disk. In CEL, a map has values of one type only, so
-        // each level is a separate patch.
+        // virt-launcher does not start a VM that has IO threads and no disk. In CEL, a map has values of one type only,
+        // so each level is a separate patch.
         r#"{op: "add", path: "/spec/template/spec/volumes", value: [{"name": "scratch"}]}"#
             .to_owned(),
         r#"{op: "add", path: "/spec/template/spec/volumes/0/emptyDisk", value: {"capacity": "8Mi"}}"#

@@ -34,8 +34,8 @@ struct Process {
     output: String,
 }
 
-/// Returns the placement that `berth-controller plan` prints for a machine. It uses the engine of the scheduler extender,
-/// which publishes its reservations nowhere else.
+/// Returns the placement that `berth-controller plan` prints for a machine. The command uses the same engine as the
+/// scheduler extender, which does not publish its reservations.
 pub(crate) fn plan_placement(bed: &Testbed, machine: &Machine) -> PlannedPlacement {
     let file = bed.plane.folder().join(format!("{}.json", machine.name));
     fs::write(&file, machine.deployment().to_string()).unwrap();
@@ -159,7 +159,7 @@ fn read_process(bed: &mut Testbed, vm: &Vm) -> Process {
     process
 }
 
-/// Prints the state of the VM according to libvirt in the launcher pod. The checks do not depend on it.
+/// Prints the state of the VM according to libvirt in the launcher pod. The checks do not depend on this output.
 fn print_libvirt_facts(bed: &mut Testbed, vm: &Vm) {
     let commands = format!(
         "{}\n\

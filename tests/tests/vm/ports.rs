@@ -1,5 +1,5 @@
-//! Links of a VM: its tap is a port of a bridge in the pod, the other port of this bridge is a link to the host, and the
-//! host's end of this link is a port of the tenants' bridge with the tenant's VLAN only.
+//! Links of a VM: its tap is a port of a bridge in the pod, the other port of this bridge is a link to the host, and
+//! the host's end of this link is a port of the tenants' bridge with the tenant's VLAN only.
 
 use serde_json::{Value, json};
 

@@ -86,7 +86,8 @@ struct ResponseLimits {
 impl Proxy {
     /// Starts the proxy, which forwards everything unchanged at first.
     ///
-    /// # Errors Fails if the control plane's CA certificate cannot be read, or no port is free.
+    /// # Errors
+    /// Fails if the control plane's CA certificate cannot be read, or no port is free.
     pub fn start(plane: &ControlPlane) -> Result<Self> {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
