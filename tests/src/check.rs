@@ -13,10 +13,10 @@ use serde_json::Value;
 pub struct CheckOutput {
     /// Exit code.
     pub code: Option<i32>,
-    /// Standard output.
-    pub text: String,
-    /// Standard error.
-    pub error: String,
+    /// Findings as JSON.
+    pub stdout: String,
+    /// Error messages.
+    pub stderr: String,
 }
 
 impl CheckOutput {
@@ -33,8 +33,8 @@ impl CheckOutput {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         Ok(Self {
             code: output.status.code(),
-            text: text(&output.stdout),
-            error: text(&output.stderr),
+            stdout: text(&output.stdout),
+            stderr: text(&output.stderr),
         })
     }
 
@@ -56,7 +56,7 @@ impl CheckOutput {
     /// Fails if the output is not JSON, or has no such check; the error message has the standard error.
     pub fn finding(&self, id: &str) -> Result<Value> {
         let findings: Value =
-            serde_json::from_str(&self.text).with_context(|| self.error.clone())?;
+            serde_json::from_str(&self.stdout).with_context(|| self.stderr.clone())?;
         let checks = findings["checks"].as_array();
         let found = checks.and_then(|all| all.iter().find(|one| one["id"] == id));
         found.cloned().with_context(|| format!("no check {id}: {findings:#}"))

@@ -178,9 +178,9 @@ fn wait_until_condition(plane: &ControlPlane, object: &[&str], type_: &str, word
     done.unwrap_or_else(|error| panic!("{error}: {:#}", last["status"]));
 }
 
-const TENANT: [&str; 2] = ["tenantcluster", "shop"];
-const WEB: [&str; 4] = ["machinedeployment", "web", "-n", NAMESPACE];
-const NODES: [&str; 4] = ["machinedeployment", "nodes", "-n", NAMESPACE];
+const TENANT_OBJECT: [&str; 2] = ["tenantcluster", "shop"];
+const WEB_DEPLOYMENT: [&str; 4] = ["machinedeployment", "web", "-n", NAMESPACE];
+const NODES_DEPLOYMENT: [&str; 4] = ["machinedeployment", "nodes", "-n", NAMESPACE];
 
 fn each_machine_has_its_claims(plane: &ControlPlane) {
     apply(plane, &deployment("web", 3, "2Gi", None));
@@ -212,10 +212,10 @@ fn each_machine_has_its_claims(plane: &ControlPlane) {
         assert_eq!(macs[vm["metadata"]["name"].as_str().unwrap()], [mac].into(), "{vm:#}");
     }
     assert_eq!(macs.values().flatten().collect::<BTreeSet<_>>().len(), 3, "{macs:?}");
-    wait_until_condition(plane, &TENANT, "AddressesReady", "True AddressesReady");
+    wait_until_condition(plane, &TENANT_OBJECT, "AddressesReady", "True AddressesReady");
     plane
         .wait_until("the addresses are counted", SHORT_TIMEOUT, |plane| {
-            let status = plane.get_json(&TENANT).ok()?["status"]["addresses"].clone();
+            let status = plane.get_json(&TENANT_OBJECT).ok()?["status"]["addresses"].clone();
             let ipv4 = json!({"cidr": "10.0.0.0/29", "allocated": 3, "quarantined": 0, "free": 1});
             (status[0] == ipv4 && status[1]["allocated"] == 3).then_some(())
         })
@@ -225,9 +225,9 @@ fn each_machine_has_its_claims(plane: &ControlPlane) {
 fn exhaustion_is_reported(plane: &ControlPlane) {
     scale(plane, "web", 6);
     let words = "all 4 addresses of 10.0.0.0/29 are in use: 4 by machines, 0 in quarantine";
-    wait_until_condition(plane, &WEB, "Progressing", words);
-    wait_until_condition(plane, &WEB, "Progressing", "False AddressesExhausted");
-    wait_until_condition(plane, &TENANT, "AddressesReady", "False AddressesExhausted");
+    wait_until_condition(plane, &WEB_DEPLOYMENT, "Progressing", words);
+    wait_until_condition(plane, &WEB_DEPLOYMENT, "Progressing", "False AddressesExhausted");
+    wait_until_condition(plane, &TENANT_OBJECT, "AddressesReady", "False AddressesExhausted");
     assert_eq!(machine_names(plane, "web").len(), 4);
     assert_eq!(machines_by_address(plane, is_ipv6).len(), 4, "no claim without a machine remains");
 }
@@ -254,7 +254,7 @@ fn addresses_of_deleted_machines_are_in_quarantine(plane: &ControlPlane) {
         })
         .unwrap();
     wait_until_complete(plane, "web", 2);
-    wait_until_condition(plane, &TENANT, "AddressesReady", "True AddressesReady");
+    wait_until_condition(plane, &TENANT_OBJECT, "AddressesReady", "True AddressesReady");
 }
 
 fn patch_ipv4(plane: &ControlPlane, pool: &Value) {
@@ -267,10 +267,15 @@ fn patch_ipv4(plane: &ControlPlane, pool: &Value) {
 fn listed_addresses_are_reused_by_their_deployment(plane: &ControlPlane) {
     patch_ipv4(plane, &json!({"cidr": "10.0.0.0/28", "ranges": ["10.0.0.2-10.0.0.5"]}));
     apply(plane, &deployment("nodes", 1, "2Gi", Some("10.0.0.1")));
-    wait_until_condition(plane, &NODES, "Valid", "lists 10.0.0.1, which machines cannot have");
+    wait_until_condition(
+        plane,
+        &NODES_DEPLOYMENT,
+        "Valid",
+        "lists 10.0.0.1, which machines cannot have",
+    );
     apply(plane, &deployment("nodes", 1, "2Gi", Some("10.0.0.10")));
     wait_until_complete(plane, "nodes", 1);
-    wait_until_condition(plane, &NODES, "TemplateHonored", "True");
+    wait_until_condition(plane, &NODES_DEPLOYMENT, "TemplateHonored", "True");
     let before = machine_names(plane, "nodes");
     assert_eq!(machines_by_address(plane, is_ipv4).get("10.0.0.10"), before.first());
     apply(plane, &deployment("nodes", 1, "3Gi", Some("10.0.0.10")));
@@ -285,21 +290,21 @@ fn listed_addresses_are_reused_by_their_deployment(plane: &ControlPlane) {
     assert_eq!(machines_by_address(plane, is_ipv4).get("10.0.0.10"), after.first());
     scale(plane, "nodes", 2);
     let words = "all 1 addresses are in use: 10.0.0.10 (machine cluster-shop/nodes-";
-    wait_until_condition(plane, &NODES, "Progressing", words);
+    wait_until_condition(plane, &NODES_DEPLOYMENT, "Progressing", words);
     scale(plane, "nodes", 1);
     wait_until_complete(plane, "nodes", 1);
-    wait_until_condition(plane, &TENANT, "AddressesReady", "True AddressesReady");
+    wait_until_condition(plane, &TENANT_OBJECT, "AddressesReady", "True AddressesReady");
 }
 
 fn machines_keep_addresses_when_pools_change(plane: &ControlPlane) {
     let before = machines_by_address(plane, is_ipv4);
     patch_ipv4(plane, &json!({"ranges": ["10.0.0.8-10.0.0.9"]}));
-    wait_until_condition(plane, &TENANT, "AddressesReady", "False AddressesOutsidePool");
+    wait_until_condition(plane, &TENANT_OBJECT, "AddressesReady", "False AddressesOutsidePool");
     patch_ipv4(plane, &json!({"gateway": "10.9.0.1"}));
-    wait_until_condition(plane, &TENANT, "AddressesReady", "False InvalidAddressPool");
+    wait_until_condition(plane, &TENANT_OBJECT, "AddressesReady", "False InvalidAddressPool");
     scale(plane, "web", 3);
     let words = "spec.network.ipv4.gateway: 10.9.0.1 is not in 10.0.0.0/28";
-    wait_until_condition(plane, &WEB, "Progressing", words);
+    wait_until_condition(plane, &WEB_DEPLOYMENT, "Progressing", words);
     assert_eq!(machines_by_address(plane, is_ipv4), before);
     patch_ipv4(plane, &json!({"gateway": "10.0.0.1"}));
     wait_until_complete(plane, "web", 3);
@@ -354,7 +359,7 @@ fn claims_are_deleted_with_their_tenant(plane: &ControlPlane) {
     let mut last = Vec::new();
     let done = plane.wait_until("no claim remains", 2 * SHORT_TIMEOUT, |plane| {
         last = list_items(plane, &["addressclaims"]);
-        (last.is_empty() && plane.get_json(&TENANT).is_err()).then_some(())
+        (last.is_empty() && plane.get_json(&TENANT_OBJECT).is_err()).then_some(())
     });
     done.unwrap_or_else(|error| panic!("{error}: {last:#?}\n{}", plane.log_tail("first")));
 }

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 const SHORT_TIMEOUT: Duration = Duration::from_secs(120);
 const NAMESPACE: &str = "cluster-shop";
-const SHOP: [&str; 2] = ["tenantcluster", "shop"];
+const SHOP_TENANT: [&str; 2] = ["tenantcluster", "shop"];
 
 /// All tests share one control plane, because starting it is the slowest step.
 #[test]
@@ -105,15 +105,20 @@ fn missing_metallb_is_reported(plane: &ControlPlane) {
     create_tenant(plane, "shop", &json!(["198.51.100.0/28"]));
     let words =
         "False CrdMissing CustomResourceDefinition ipaddresspools.metallb.io is not installed";
-    wait_until_condition(plane, &SHOP, "ExposureReady", words);
+    wait_until_condition(plane, &SHOP_TENANT, "ExposureReady", words);
     // The controller still applies the other parts.
-    wait_until_condition(plane, &SHOP, "PoliciesReady", "True Ready");
-    wait_until_condition(plane, &SHOP, "NetworkReady", "True Ready");
+    wait_until_condition(plane, &SHOP_TENANT, "PoliciesReady", "True Ready");
+    wait_until_condition(plane, &SHOP_TENANT, "NetworkReady", "True Ready");
 }
 
 fn pools_serve_one_tenant(plane: &ControlPlane) {
     plane.install_metallb_crds().unwrap();
-    wait_until_condition(plane, &SHOP, "ExposureReady", "True Ready 2 objects have been applied");
+    wait_until_condition(
+        plane,
+        &SHOP_TENANT,
+        "ExposureReady",
+        "True Ready 2 objects have been applied",
+    );
     assert_eq!(
         pool(plane, "shop")["spec"],
         json!({
@@ -154,11 +159,11 @@ fn overlapping_pools_of_younger_tenants_are_refused(plane: &ControlPlane) {
         let applied = &pool(plane, "shop")["spec"]["addresses"];
         *applied == json!(["198.51.100.0-198.51.100.15", "198.51.100.48-198.51.100.51"])
     });
-    wait_until_condition(plane, &SHOP, "ExposureReady", "True Ready");
+    wait_until_condition(plane, &SHOP_TENANT, "ExposureReady", "True Ready");
     assert_eq!(pool(plane, "other"), Value::Null);
     patch_exposure(plane, "other", &json!({"loadBalancers": {"addresses": ["198.51.100.16/28"]}}));
     wait_until_condition(plane, &other, "ExposureReady", "True Ready");
-    wait_until_condition(plane, &SHOP, "ExposureReady", "True Ready");
+    wait_until_condition(plane, &SHOP_TENANT, "ExposureReady", "True Ready");
     patch_exposure(plane, "other", &json!({"loadBalancers": {"addresses": ["0.0.0.0/0"]}}));
     wait_until_condition(plane, &other, "ExposureReady", "False InvalidExposure");
     assert_eq!(pool(plane, "other")["spec"]["addresses"], json!(["198.51.100.16-198.51.100.31"]));
@@ -265,12 +270,12 @@ fn cloud_controller_manager_is_deployed(plane: &ControlPlane) {
     let image = json!({"cloudControllerManager": {"image": "ccm.example/ccm:1"}});
     patch_exposure(plane, "shop", &image);
     let words = "False InvalidExposure spec.kubeconfigSecretRef: is missing";
-    wait_until_condition(plane, &SHOP, "ExposureReady", words);
+    wait_until_condition(plane, &SHOP_TENANT, "ExposureReady", words);
     let patch = json!({"spec": {"kubeconfigSecretRef": {"name": "admin"}}}).to_string();
     plane.kubectl(&["patch", "tenantcluster", "shop", "--type=merge", "-p", &patch]).unwrap();
     // No kubelet runs the pod.
     let words = "False CloudControllerManagerUnavailable";
-    wait_until_condition(plane, &SHOP, "ExposureReady", words);
+    wait_until_condition(plane, &SHOP_TENANT, "ExposureReady", words);
     let name = "kubevirt-cloud-controller-manager";
     for kind in ["serviceaccount", "role", "rolebinding", "deployment"] {
         plane.get_json(&[kind, name, "-n", NAMESPACE]).unwrap();
@@ -286,9 +291,9 @@ fn cloud_controller_manager_is_deployed(plane: &ControlPlane) {
 }
 
 fn objects_are_deleted_with_their_tenant(plane: &ControlPlane) {
-    wait_until_condition(plane, &SHOP, "ExposureReady", "True Ready");
+    wait_until_condition(plane, &SHOP_TENANT, "ExposureReady", "True Ready");
     plane.kubectl(&["delete", "tenantcluster", "shop", "--wait=false"]).unwrap();
     wait_until(plane, "the pool is deleted with its tenant", |plane| {
-        plane.get_json(&SHOP).is_err() && pool(plane, "shop").is_null()
+        plane.get_json(&SHOP_TENANT).is_err() && pool(plane, "shop").is_null()
     });
 }

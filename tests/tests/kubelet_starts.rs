@@ -72,7 +72,7 @@ fn kubelet_restarts_after_all_permitted_changes() {
     plane.join(&mut host, HOST_NUMBER).unwrap();
     let mut test = Testbed { plane, host };
     test.report_matches_the_kubelet();
-    test.pages_change_while_the_kubelet_is_stopped();
+    test.kubelet_starts_after_pages_changed();
     test.pages_are_restored_if_the_kubelet_cannot_start();
     test.staged_drop_in_waits_and_is_deactivated();
     test.drop_in_is_activated_while_the_kubelet_is_stopped();
@@ -220,7 +220,7 @@ impl Testbed {
         self.assert_report_matches_kubelet();
     }
 
-    fn pages_change_while_the_kubelet_is_stopped(&mut self) {
+    fn kubelet_starts_after_pages_changed(&mut self) {
         let spec = json!({"hugepages": [{"size": "2Mi", "zone": 0, "count": 16}]});
         let runs = self.apply(&spec);
         assert!(runs.starts_with("Blocked hugepages 2Mi zone 0: 0 -> 16"), "{runs}");

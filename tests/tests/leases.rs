@@ -178,11 +178,11 @@ fn host_leases_contain_the_machines_of_each_host() {
     let web_2 = create_claim(&plane, "shop", "web-2", "10.0.0.12");
 
     let controller = start_controller(&plane);
-    machines_start(&plane);
-    machine_migrates(&plane);
+    started_machines_get_leases(&plane);
+    migrating_machine_has_leases_on_both_hosts(&plane);
     leases_are_updated_after_tenant_changes(&plane);
     foreign_changes_are_reverted(&plane);
-    machine_migrates_back(&plane, false);
+    set_migration_back(&plane, false);
     wait_until_leases(&plane, "rack1-a", &[BANK_1, WEB_1, WEB_2]);
     drop(controller);
     let versions = || ["rack1-a", "rack1-b"].map(|host| resource_version(&plane, host));
@@ -194,18 +194,18 @@ fn host_leases_contain_the_machines_of_each_host() {
         before,
         "a new leader withdraws and rewrites no lease, also during a migration"
     );
-    machine_migrates_back(&plane, true);
+    set_migration_back(&plane, true);
     wait_until_leases(&plane, "rack1-a", &[BANK_1, WEB_2]);
-    claim_is_released(&plane, &web_2);
-    machines_end(&plane);
-    node_is_deleted(&plane);
+    released_claim_ends_its_lease(&plane, &web_2);
+    ended_machines_lose_their_leases(&plane);
+    host_leases_are_deleted_with_their_node(&plane);
 }
 
 fn resource_version(plane: &ControlPlane, host: &str) -> Value {
     plane.get_json(&["hostleases", host]).unwrap()["metadata"]["resourceVersion"].clone()
 }
 
-fn machines_start(plane: &ControlPlane) {
+fn started_machines_get_leases(plane: &ControlPlane) {
     set_instance(plane, "shop", "web-1", &json!({"phase": "Pending"}));
     set_instance(plane, "bank", "web-1", &json!({"phase": "Running", "nodeName": "rack1-a"}));
     wait_until_leases(plane, "rack1-a", &[BANK_1]);
@@ -234,7 +234,7 @@ fn machines_start(plane: &ControlPlane) {
 }
 
 /// Tests that the target host has the lease before the guest arrives, and the source host until the guest has left.
-fn machine_migrates(plane: &ControlPlane) {
+fn migrating_machine_has_leases_on_both_hosts(plane: &ControlPlane) {
     let migration = |failed: bool| {
         let state = json!({"targetNode": "rack1-b", "sourceNode": "rack1-a", "failed": failed});
         json!({"phase": "Running", "nodeName": "rack1-a", "migrationState": state})
@@ -254,7 +254,7 @@ fn machine_migrates(plane: &ControlPlane) {
 }
 
 /// Sets the state of a migration from `rack1-b` to `rack1-a` that is in progress, or has failed.
-fn machine_migrates_back(plane: &ControlPlane, failed: bool) {
+fn set_migration_back(plane: &ControlPlane, failed: bool) {
     let state = json!({"targetNode": "rack1-a", "sourceNode": "rack1-b", "failed": failed});
     let status = json!({"phase": "Running", "nodeName": "rack1-b", "migrationState": state});
     set_instance(plane, "shop", "web-1", &status);
@@ -277,12 +277,12 @@ fn foreign_changes_are_reverted(plane: &ControlPlane) {
     wait_until_leases(plane, "rack1-b", &[WEB_1]);
 }
 
-fn claim_is_released(plane: &ControlPlane, claim: &str) {
+fn released_claim_ends_its_lease(plane: &ControlPlane, claim: &str) {
     patch_status::<AddressClaim>(plane, claim, &json!({"releasedAt": "2026-01-01T00:00:00Z"}));
     wait_until_leases(plane, "rack1-a", &[BANK_1]);
 }
 
-fn machines_end(plane: &ControlPlane) {
+fn ended_machines_lose_their_leases(plane: &ControlPlane) {
     set_instance(plane, "bank", "web-1", &json!({"phase": "Succeeded", "nodeName": "rack1-a"}));
     plane.kubectl(&["delete", "vmi", "web-1", "-n", "cluster-shop"]).unwrap();
     for host in ["rack1-a", "rack1-b"] {
@@ -290,7 +290,7 @@ fn machines_end(plane: &ControlPlane) {
     }
 }
 
-fn node_is_deleted(plane: &ControlPlane) {
+fn host_leases_are_deleted_with_their_node(plane: &ControlPlane) {
     plane.kubectl(&["delete", "node", "rack1-a"]).unwrap();
     let deleted = plane.wait_until("rack1-a", GARBAGE_TIMEOUT, |plane| {
         leases(plane, "rack1-a").is_none().then_some(())

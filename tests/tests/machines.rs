@@ -170,9 +170,9 @@ fn machines_are_created_and_reconciled() {
     machines_wait_for_network_policies(&plane);
     missing_permission_is_reported(&plane);
     machines_wait_for_user_data(&plane);
-    machines_start(&plane);
+    machines_run_with_their_user_data(&plane);
     changed_template_replaces_machines_one_by_one(&plane);
-    machine_count_follows_replicas(&plane);
+    machine_count_equals_replicas(&plane);
     paused_deployment_replaces_no_machines(&plane);
     ended_machine_is_replaced(&plane);
     existing_machine_is_adopted(&plane, &kubevirt);
@@ -326,7 +326,7 @@ fn machines_wait_for_user_data(plane: &ControlPlane) {
         .unwrap();
 }
 
-fn machines_start(plane: &ControlPlane) {
+fn machines_run_with_their_user_data(plane: &ControlPlane) {
     wait_until_complete(plane, "web", 2);
     wait_until_condition(plane, "web", "Valid", "True");
     wait_until_condition(plane, "web", "Progressing", "Complete");
@@ -369,7 +369,7 @@ fn changed_template_replaces_machines_one_by_one(plane: &ControlPlane) {
     wait_until_complete(plane, "web", 2);
 }
 
-fn machine_count_follows_replicas(plane: &ControlPlane) {
+fn machine_count_equals_replicas(plane: &ControlPlane) {
     plane.kubectl(&["scale", "machinedeployment/web", "-n", NAMESPACE, "--replicas=3"]).unwrap();
     wait_until_complete(plane, "web", 3);
     plane.kubectl(&["scale", "machinedeployment/web", "-n", NAMESPACE, "--replicas=1"]).unwrap();

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 const TIMEOUT: Duration = Duration::from_secs(120);
 /// Time in which a controller would have made a change that the test does not expect.
 const QUIET_TIME: Duration = Duration::from_secs(5);
-/// Name of the log of MetalLB's controller.
+/// Name of the pod of MetalLB's controller, and of its log.
 const METALLB: &str = "metallb-controller";
 /// Address pool of the tenant `shop`.
 const SHOP_POOL: &str = "198.51.100.0/28";

@@ -44,16 +44,16 @@ const MANIFEST_PATH: &str = "/etc/berth/infranode.yaml";
 /// Name of the cable's end on a host.
 const UPLINK_NAME: &str = "trunk0";
 
-/// Boots two hosts with these numbers in parallel, with a cable between them. If `cluster` is true, the second host
-/// reaches this machine's loopback.
-fn boot(numbers: [u8; 2], kernel: Kernel, cluster: bool) -> [Host; 2] {
+/// Boots two hosts with these numbers in parallel, with a cable between them. If `has_loopback_access` is true, the
+/// second host reaches this machine's loopback.
+fn boot(numbers: [u8; 2], kernel: Kernel, has_loopback_access: bool) -> [Host; 2] {
     let folder = tempfile::tempdir().unwrap();
     let [first, second] = numbers.map(|number| folder.path().join(number.to_string()));
     let cables = [
         Trunk { local_socket: &first, peer_socket: &second },
         Trunk { local_socket: &second, peer_socket: &first },
     ];
-    let hosts = boot_with_cables(numbers, cables, kernel, cluster);
+    let hosts = boot_with_cables(numbers, cables, kernel, has_loopback_access);
     // QEMU has opened the sockets by now, and a host that restarts creates its sockets again, so the folder must not be
     // deleted.
     drop(folder.keep());
@@ -76,9 +76,9 @@ fn boot_with_cables(
     numbers: [u8; 2],
     cables: [Trunk<'_>; 2],
     kernel: Kernel,
-    cluster: bool,
+    has_loopback_access: bool,
 ) -> [Host; 2] {
-    let start = |number: u8, trunk: Trunk<'_>, cluster: bool| {
+    let start = |number: u8, trunk: Trunk<'_>, has_loopback_access: bool| {
         let agent = berth_tests::program("berth-agent");
         let mut host = Host::boot(&HostOptions {
             agent: Some(&agent),
@@ -87,7 +87,7 @@ fn boot_with_cables(
             kernel,
             memory_mib: Some(1536),
             trunk: Some(trunk),
-            has_loopback_access: cluster,
+            has_loopback_access,
             ..HostOptions::default()
         })
         .unwrap();
@@ -101,7 +101,7 @@ fn boot_with_cables(
     };
     std::thread::scope(|scope| {
         let first = scope.spawn(|| start(numbers[0], cables[0], false));
-        let second = scope.spawn(|| start(numbers[1], cables[1], cluster));
+        let second = scope.spawn(|| start(numbers[1], cables[1], has_loopback_access));
         [first.join().unwrap(), second.join().unwrap()]
     })
 }

@@ -53,15 +53,15 @@ fn removed_machines_are_drained() {
 
     machines_are_ready_with_their_nodes(&bed);
     bed.start_workload();
-    let victim = budget_blocks_a_removal(&bed);
+    let removed_machine = budget_blocks_a_removal(&bed);
     // The next leader reads the removal mark, and continues the removal.
     drop(controller);
     bed.clusters.apply_budget(APP, PODS - 1);
     let controller = Controller::start(&bed.clusters.infra, LOG, &[]).unwrap();
-    removal_waits_for_attached_volumes(&bed, &victim);
+    removal_waits_for_attached_volumes(&bed, &removed_machine);
     drop(controller);
     let controller = Controller::start(&bed.clusters.infra, LOG, &[]).unwrap();
-    detached_machine_is_deleted(&bed, &victim);
+    detached_machine_is_deleted(&bed, &removed_machine);
     rollout_respects_the_budget(&bed);
     let drained = "berth_controller_machine_removals_total{result=\"drained\"}";
     assert!(controller.metric(drained) >= 2.0, "{}", controller.metric(drained));
@@ -187,39 +187,43 @@ fn machines_are_ready_with_their_nodes(bed: &Testbed) {
 
 /// Scales down while the budget permits no eviction. Returns the machine that is removed.
 fn budget_blocks_a_removal(bed: &Testbed) -> String {
-    let victim = bed.machine_names().remove(0);
-    bed.annotate("virtualmachine", &victim, &[&format!("{DELETE_MACHINE_ANNOTATION}=true")]);
+    let removed_machine = bed.machine_names().remove(0);
+    bed.annotate(
+        "virtualmachine",
+        &removed_machine,
+        &[&format!("{DELETE_MACHINE_ANNOTATION}=true")],
+    );
     let volume = json!({
         "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment", "metadata": {"name": "data"},
-        "spec": {"attacher": "csi.example", "nodeName": victim, "source": {"persistentVolumeName": "data"}},
+        "spec": {"attacher": "csi.example", "nodeName": removed_machine, "source": {"persistentVolumeName": "data"}},
     });
     bed.clusters.tenant.apply(&volume.to_string()).unwrap();
     bed.kubelets.reset_fewest_healthy_pods();
     bed.scale(1);
     bed.wait_until_removal("DrainBlocked", "PodDisruptionBudget shop permits no eviction");
-    let node = bed.node(&victim).unwrap();
+    let node = bed.node(&removed_machine).unwrap();
     assert_eq!(node["spec"]["unschedulable"], json!(true));
     assert!(node["metadata"]["annotations"][CORDONED_ANNOTATION].is_string(), "{node:#}");
     assert_eq!(bed.deployment()["status"]["replicas"], json!(1));
-    assert!(bed.machine_names().contains(&victim), "the machine is not drained");
-    assert!(bed.nodes_of_pods().contains(&victim), "no pod is evicted");
+    assert!(bed.machine_names().contains(&removed_machine), "the machine is not drained");
+    assert!(bed.nodes_of_pods().contains(&removed_machine), "no pod is evicted");
     assert_eq!(bed.kubelets.fewest_healthy_pods(), PODS);
-    victim
+    removed_machine
 }
 
-fn removal_waits_for_attached_volumes(bed: &Testbed, victim: &str) {
+fn removal_waits_for_attached_volumes(bed: &Testbed, removed_machine: &str) {
     bed.wait_until_removal("WaitingForVolumes", "1 VolumeAttachments");
-    assert!(!bed.nodes_of_pods().contains(&victim.to_owned()), "all pods are evicted");
+    assert!(!bed.nodes_of_pods().contains(&removed_machine.to_owned()), "all pods are evicted");
     assert!(bed.kubelets.fewest_healthy_pods() >= PODS - 1, "an eviction exceeded the budget");
-    assert!(bed.node(victim).is_some());
-    assert!(bed.machine_names().contains(&victim.to_owned()));
+    assert!(bed.node(removed_machine).is_some());
+    assert!(bed.machine_names().contains(&removed_machine.to_owned()));
 }
 
-fn detached_machine_is_deleted(bed: &Testbed, victim: &str) {
+fn detached_machine_is_deleted(bed: &Testbed, removed_machine: &str) {
     bed.clusters.tenant.kubectl(&["delete", "volumeattachment", "data"]).unwrap();
     bed.wait_until_available(1);
-    assert!(!bed.machine_names().contains(&victim.to_owned()));
-    assert!(bed.node(victim).is_none(), "the Node is deleted");
+    assert!(!bed.machine_names().contains(&removed_machine.to_owned()));
+    assert!(bed.node(removed_machine).is_none(), "the Node is deleted");
     bed.wait_until("the condition is removed", |bed| {
         condition(&bed.deployment(), "MachinesRemoved").is_null()
     });

@@ -61,7 +61,7 @@ fn checks_describe_a_real_cluster() {
     plane.stop_server();
     let output = check(&plane, &[]);
     assert_eq!(output.code, Some(3), "{output:?}");
-    assert!(output.error.contains("API server 127.0.0.1:"), "{output:?}");
+    assert!(output.stderr.contains("API server 127.0.0.1:"), "{output:?}");
 }
 
 fn empty_cluster_fails(plane: &ControlPlane) {
@@ -235,9 +235,9 @@ fn kubeconfig_of_a_tenant_is_used_and_not_printed(plane: &ControlPlane) {
     output.require(&expected).unwrap();
     let finding = output.finding("tenant.api-server").unwrap();
     assert!(finding.to_string().contains("loopback address, which is refused"), "{finding:#}");
-    assert!(!output.text.contains(ADMIN_TOKEN) && !output.error.contains(ADMIN_TOKEN));
+    assert!(!output.stdout.contains(ADMIN_TOKEN) && !output.stderr.contains(ADMIN_TOKEN));
     let server = format!("127.0.0.1:{}", plane.port());
-    assert!(!output.text.contains(&server), "{}", output.text);
+    assert!(!output.stdout.contains(&server), "{}", output.stdout);
     // The command does not run the programs of a tenant.
     let marker = plane.folder().join("marker");
     let exec = format!(
@@ -261,7 +261,7 @@ fn forbidden_reads_are_skipped(plane: &ControlPlane) {
         assert_eq!(finding["status"], "SKIP", "{finding:#}");
         assert!(finding.to_string().contains("no permission"), "{finding:#}");
     }
-    let findings: Value = serde_json::from_str(&output.text).unwrap();
+    let findings: Value = serde_json::from_str(&output.stdout).unwrap();
     assert!(findings["summary"]["unread"].as_u64().is_some_and(|count| count > 15), "{findings:#}");
     for finding in findings["checks"].as_array().unwrap() {
         let is_allowed = CHECKS_PERMITTED_FOR_AGENTS.iter().any(|id| finding["id"] == *id);

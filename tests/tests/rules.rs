@@ -13,14 +13,14 @@
     reason = "tests fail by panicking, run programs, read files and print the skipped parts"
 )]
 
+#[path = "rules/curl_client.rs"]
+mod curl_client;
 #[path = "../../controller/tests/rules/random.rs"]
 mod random;
 #[path = "../../controller/tests/rules/reference_model.rs"]
 mod reference_model;
 #[path = "rules/scheduler_bug.rs"]
 mod scheduler_bug;
-#[path = "rules/server.rs"]
-mod server;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -32,10 +32,10 @@ use berth_placement::rules::{
     SchedulerBugs, Scorer,
 };
 use berth_tests::cluster::{ControlPlane, ControlPlaneOptions, Version};
+use curl_client::CurlClient;
 use random::{GeneratedHost, GeneratedPod, GeneratorOptions, NAMESPACES, RandomGenerator};
 use reference_model::ReferenceModel;
 use serde_json::{Value, json};
-use server::Server;
 
 /// Difference between Berth's rules and kube-scheduler's answer.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ const POD_COUNT: u64 = 320;
 const MIN_VERSION: Version = Version(1, 34);
 
 struct Testbed {
-    server: Server,
+    client: CurlClient,
     version: Version,
     reference_model: ReferenceModel,
     cluster_state: ClusterState,
@@ -85,12 +85,12 @@ fn rules_agree_with_kube_scheduler() {
     } else {
         plane.start_scheduler(None).unwrap();
     }
-    let mut dice = RandomGenerator(20_261_122);
-    let server = Server::new(&plane);
-    let has_bug = current && scheduler_bug::has_namespace_selector_bug(&server);
+    let mut generator = RandomGenerator(20_261_122);
+    let client = CurlClient::new(&plane);
+    let has_bug = current && scheduler_bug::has_namespace_selector_bug(&client);
     eprintln!("Kubernetes {version} has the bug of NotIn in namespaceSelector: {has_bug}");
     let mut bed = Testbed {
-        server,
+        client,
         version,
         reference_model: ReferenceModel { has_scheduler_bug: has_bug, ..ReferenceModel::default() },
         cluster_state: ClusterState::with_scheduler_bugs(SchedulerBugs {
@@ -98,14 +98,14 @@ fn rules_agree_with_kube_scheduler() {
         }),
         pod_ids: BTreeMap::new(),
     };
-    bed.add_tenant_objects(&mut dice);
+    bed.add_tenant_objects(&mut generator);
     let kind = GeneratorOptions { uses_current_features: current, is_for_api_server: true };
     let mut coverage = Coverage::default();
     for number in 0..POD_COUNT {
-        let random_pod = random::random_pod(&mut dice, kind, &format!("pod-{number}"));
+        let random_pod = random::random_pod(&mut generator, kind, &format!("pod-{number}"));
         bed.schedule_pod(random_pod, &mut coverage);
-        if bed.pod_ids.len() > 60 || dice.is_one_in(4) {
-            bed.remove_random_pod(&mut dice);
+        if bed.pod_ids.len() > 60 || generator.is_one_in(4) {
+            bed.remove_random_pod(&mut generator);
         }
     }
     eprintln!("Kubernetes {version}: {coverage:#?}");
@@ -139,15 +139,15 @@ fn short_reasons(filter: &PodFilter<'_>, host: HostId) -> Vec<String> {
 }
 
 impl Testbed {
-    fn add_tenant_objects(&mut self, dice: &mut RandomGenerator) {
+    fn add_tenant_objects(&mut self, generator: &mut RandomGenerator) {
         for name in NAMESPACES {
-            let labels = random::random_namespace_labels(dice);
+            let labels = random::random_namespace_labels(generator);
             let namespace = json!({"metadata": {"name": name, "labels": labels}});
-            self.server.post("/api/v1/namespaces", &namespace);
+            self.client.post("/api/v1/namespaces", &namespace);
             let account = json!({"metadata": {"name": "default"}});
-            self.server.post(&format!("/api/v1/namespaces/{name}/serviceaccounts"), &account);
+            self.client.post(&format!("/api/v1/namespaces/{name}/serviceaccounts"), &account);
             // The server adds a label to the namespace, and selectors may use this label.
-            let namespace_object = self.server.get(&format!("/api/v1/namespaces/{name}"));
+            let namespace_object = self.client.get(&format!("/api/v1/namespaces/{name}"));
             let labels = namespace_object["metadata"]["labels"].clone();
             let labels: BTreeMap<String, String> =
                 serde_json::from_value(labels).unwrap_or_default();
@@ -155,22 +155,23 @@ impl Testbed {
             self.reference_model.namespaces.insert(name.to_owned(), labels);
         }
         for number in 0..HOST_COUNT {
-            let random_host = random::random_host(dice, &format!("host-{number}"));
-            self.server.post("/api/v1/nodes", &serde_json::to_value(&random_host.node).unwrap());
+            let random_host = random::random_host(generator, &format!("host-{number}"));
+            self.client.post("/api/v1/nodes", &serde_json::to_value(&random_host.node).unwrap());
             // A new Node has a not-ready taint, which the node controller would remove.
             let path = format!("/api/v1/nodes/host-{number}");
-            let mut current = self.server.get(&path);
+            let mut current = self.client.get(&path);
             current["spec"] = serde_json::to_value(&random_host.node.spec).unwrap();
-            self.server.put(&path, &current);
+            self.client.put(&path, &current);
             self.add_host(random_host);
         }
-        self.server.wait_until_nodes_are_counted(HOST_COUNT);
+        self.client.wait_until_nodes_are_counted(HOST_COUNT);
     }
 
-    fn add_host(&mut self, made: GeneratedHost) {
-        let parts = NodeFields::from_node(&made.node, &made.allocatable, made.pods_limit);
+    fn add_host(&mut self, generated: GeneratedHost) {
+        let parts =
+            NodeFields::from_node(&generated.node, &generated.allocatable, generated.pods_limit);
         self.cluster_state.set_host(&parts).unwrap();
-        self.reference_model.hosts.insert(made.node.metadata.name.clone().unwrap(), made);
+        self.reference_model.hosts.insert(generated.node.metadata.name.clone().unwrap(), generated);
     }
 
     fn hosts(&self) -> BTreeMap<HostId, String> {
@@ -178,21 +179,21 @@ impl Testbed {
         names.map(|name| (self.cluster_state.host(name).unwrap(), name.clone())).collect()
     }
 
-    fn schedule_pod(&mut self, made: GeneratedPod, coverage: &mut Coverage) {
-        let parts = PodFields::from_pod(&made.pod, &made.containers);
+    fn schedule_pod(&mut self, generated: GeneratedPod, coverage: &mut Coverage) {
+        let parts = PodFields::from_pod(&generated.pod, &generated.containers);
         let rules = Arc::new(Rules::compile(&mut self.cluster_state, &parts).unwrap());
-        let name = made.pod.metadata.name.clone().unwrap();
-        let namespace = made.pod.metadata.namespace.as_deref().unwrap();
+        let name = generated.pod.metadata.name.clone().unwrap();
+        let namespace = generated.pod.metadata.namespace.as_deref().unwrap();
         let pods = format!("/api/v1/namespaces/{namespace}/pods");
-        let body = serde_json::to_value(&made.pod).unwrap();
+        let body = serde_json::to_value(&generated.pod).unwrap();
         let mut attempts = 0;
         let node_name = loop {
-            self.server.post(&pods, &body);
-            let scheduled = self.server.wait_until_scheduled(&format!("{pods}/{name}"));
-            let comparison = self.compare_decision(&made, &rules, &scheduled, coverage);
+            self.client.post(&pods, &body);
+            let scheduled = self.client.wait_until_scheduled(&format!("{pods}/{name}"));
+            let comparison = self.compare_decision(&generated, &rules, &scheduled, coverage);
             let node_name = scheduled["spec"]["nodeName"].as_str().map(str::to_owned);
             if comparison.is_err() || node_name.is_none() {
-                self.server.delete(&format!("{pods}/{name}"));
+                self.client.delete(&format!("{pods}/{name}"));
             }
             // On a busy machine the scheduler may not have received the last deletion yet; a real difference
             // remains after a retry.
@@ -212,13 +213,13 @@ impl Testbed {
         let Some(node_name) = node_name else { return };
         let host = self.cluster_state.host(&node_name).unwrap();
         self.pod_ids.insert(name.clone(), self.cluster_state.add_pod(rules, host).unwrap());
-        self.reference_model.pods.insert(name, (made, node_name));
+        self.reference_model.pods.insert(name, (generated, node_name));
     }
 
     /// Compares the scheduler's answer with Berth's rules, and returns the difference.
     fn compare_decision(
         &self,
-        made: &GeneratedPod,
+        generated: &GeneratedPod,
         rules: &Rules,
         scheduled: &Value,
         coverage: &mut Coverage,
@@ -231,19 +232,19 @@ impl Testbed {
         let Some(node_name) = scheduled["spec"]["nodeName"].as_str() else {
             if !allowed.is_empty() {
                 let ours = self.count_reasons(rules);
-                let condition = server::condition(scheduled);
+                let condition = curl_client::condition(scheduled);
                 return Err(
                     format!("Berth allows {names:?} and reports {ours:?}; kube-scheduler reports {condition}").into()
                 );
             }
-            self.compare_reasons(made, rules, scheduled, coverage)?;
+            self.compare_reasons(generated, rules, scheduled, coverage)?;
             coverage.unschedulable += 1;
             return Ok(());
         };
         let scores = Scorer::new(&filter, &allowed).normalized_scores(&allowed);
         assert_eq!(
             scores,
-            self.reference_model.scores(made, &names),
+            self.reference_model.scores(generated, &names),
             "Berth's scores and the reference scores differ"
         );
         let host = self.cluster_state.host(node_name).unwrap();
@@ -277,12 +278,12 @@ impl Testbed {
     /// following text of preemption and other plugins.
     fn compare_reasons(
         &self,
-        made: &GeneratedPod,
+        generated: &GeneratedPod,
         rules: &Rules,
         scheduled: &Value,
         coverage: &mut Coverage,
     ) -> Result<(), Difference> {
-        let message = server::condition(scheduled)["message"].as_str().unwrap().to_owned();
+        let message = curl_client::condition(scheduled)["message"].as_str().unwrap().to_owned();
         let (_, theirs) = message.split_once(" nodes are available: ").unwrap();
         let theirs = theirs.split(". ").next().unwrap().trim_end_matches('.');
         if theirs == "pod affinity terms conflict" || theirs.contains("didn't satisfy plugin") {
@@ -293,7 +294,7 @@ impl Testbed {
         let filter = self.cluster_state.pod_filter(rules);
         for (host, name) in self.hosts() {
             let mut reasons = short_reasons(&filter, host);
-            let mut slow = self.reference_model.rejection_reasons(made, &name);
+            let mut slow = self.reference_model.rejection_reasons(generated, &name);
             reasons.sort();
             slow.sort();
             assert_eq!(
@@ -330,12 +331,12 @@ impl Testbed {
         counts
     }
 
-    fn remove_random_pod(&mut self, dice: &mut RandomGenerator) {
-        let index = usize::try_from(dice.next_below(self.pod_ids.len() as u64)).unwrap();
+    fn remove_random_pod(&mut self, generator: &mut RandomGenerator) {
+        let index = usize::try_from(generator.next_below(self.pod_ids.len() as u64)).unwrap();
         let Some(name) = self.pod_ids.keys().nth(index).cloned() else { return };
-        let (made, _) = self.reference_model.pods.remove(&name).unwrap();
+        let (generated, _) = self.reference_model.pods.remove(&name).unwrap();
         assert!(self.cluster_state.remove_pod(self.pod_ids.remove(&name).unwrap()));
-        let namespace = made.pod.metadata.namespace.unwrap();
-        self.server.delete(&format!("/api/v1/namespaces/{namespace}/pods/{name}"));
+        let namespace = generated.pod.metadata.namespace.unwrap();
+        self.client.delete(&format!("/api/v1/namespaces/{namespace}/pods/{name}"));
     }
 }

@@ -27,7 +27,7 @@ const LOG: &str = "agent";
 const TIMEOUT: Duration = Duration::from_secs(40);
 
 /// Script that creates the folders and the uplink of the agent. The state folder has room for a few files.
-const PREPARE_MOUNTS: &str = "
+const PREPARE_MOUNTS_SCRIPT: &str = "
 mount -t sysfs none /sys
 mkdir -p /var/lib/berth
 mount -t tmpfs -o size=256k none /var/lib/berth
@@ -61,7 +61,7 @@ struct Testbed {
     agent: Option<Running>,
     kubeconfig: PathBuf,
     /// Process that holds the mount namespace of the agent open.
-    mounts: Running,
+    mount_namespace: Running,
     plane: ControlPlane,
 }
 
@@ -132,18 +132,25 @@ impl Testbed {
         let script = plane.folder().join("lease.sh");
         std::fs::write(&script, LEASE_SCRIPT).unwrap();
         std::fs::set_permissions(&script, Permissions::from_mode(0o755)).unwrap();
-        let mut mounts = Running::command(Path::new("unshare"), None);
-        mounts.args(["--mount", "--propagation", "private", "sh", "-ec", PREPARE_MOUNTS]);
-        mounts.stdin(Stdio::null()).stdout(Stdio::null());
-        let mounts = Running::spawn(mounts).unwrap();
-        let bed = Self { agent: None, kubeconfig, mounts, plane };
+        let mut mount_namespace = Running::command(Path::new("unshare"), None);
+        mount_namespace.args([
+            "--mount",
+            "--propagation",
+            "private",
+            "sh",
+            "-ec",
+            PREPARE_MOUNTS_SCRIPT,
+        ]);
+        mount_namespace.stdin(Stdio::null()).stdout(Stdio::null());
+        let mount_namespace = Running::spawn(mount_namespace).unwrap();
+        let bed = Self { agent: None, kubeconfig, mount_namespace, plane };
         bed.wait_until("the folders are mounted", "test -e /run/mounted");
         bed
     }
 
     /// Returns the arguments with which `nsenter` runs a program in the mount namespace of the agent.
     fn namespace_arguments(&self) -> [String; 3] {
-        let id = self.mounts.process.id().to_string();
+        let id = self.mount_namespace.process.id().to_string();
         ["--mount".to_owned(), "--target".to_owned(), id]
     }
 

@@ -20,8 +20,8 @@ const ZONE: &str = "topology.kubernetes.io/zone";
 
 /// All tests share the control planes, because starting them is the slowest step.
 #[test]
-fn labels_follow_the_machines() {
-    if !is_in_namespace("labels_follow_the_machines") {
+fn node_labels_match_the_hosts_of_machines() {
+    if !is_in_namespace("node_labels_match_the_hosts_of_machines") {
         return;
     }
     let clusters = Clusters::start("tenant-nodes");
@@ -42,7 +42,7 @@ fn labels_follow_the_machines() {
     // The API server permits reads of Secrets some time after the RoleBindings are created.
     let start = clusters.infra.log("tenant-nodes").unwrap().len();
     labels_are_updated_after_a_migration(&clusters);
-    list_of_keys_is_live(&clusters);
+    changed_list_of_keys_takes_effect(&clusters);
     foreign_labels_are_kept(&clusters);
     annotations_and_taints_of_the_host_are_copied(&clusters);
     clusters.check_idle();
@@ -129,7 +129,7 @@ fn labels_are_updated_after_a_migration(clusters: &Clusters) {
     wait_until_label(clusters, "web-1", ZONE, &json!("a"));
 }
 
-fn list_of_keys_is_live(clusters: &Clusters) {
+fn changed_list_of_keys_takes_effect(clusters: &Clusters) {
     set_replicated_label_keys(clusters, &json!(["example.com/*"]));
     wait_until_label(clusters, "web-1", "example.com/rack", &json!("1"));
     wait_until_label(clusters, "web-1", ZONE, &Value::Null);

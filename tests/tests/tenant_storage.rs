@@ -16,8 +16,8 @@ const INITIALIZE_ANNOTATION: &str = "kubevirt-initialization.k8c.io/set_initiali
 
 /// All tests share the control planes, because starting them is the slowest step.
 #[test]
-fn classes_follow_the_list() {
-    if !is_in_namespace("classes_follow_the_list") {
+fn storage_classes_match_the_list() {
+    if !is_in_namespace("storage_classes_match_the_list") {
         return;
     }
     let clusters = Clusters::start("tenant-storage");

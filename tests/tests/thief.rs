@@ -63,14 +63,15 @@ enum Permissions {
 #[test]
 fn stolen_credential_grants_access_to_one_node_only() {
     let plane = ControlPlane::start(ControlPlaneOptions::default()).unwrap();
-    let world = TestCluster::start(&plane);
-    let groups = attempts::all_attempts(&world);
-    let before = ClusterSnapshot::read(&world);
+    let test_cluster = TestCluster::start(&plane);
+    let groups = attempts::all_attempts(&test_cluster);
+    let before = ClusterSnapshot::read(&test_cluster);
     let mut failures = Vec::new();
-    let deployed = run_attempts(&world, &groups, Permissions::Deployed, &mut failures);
-    let all = world.has_policy.then(|| {
-        world.grant_all_permissions();
-        run_attempts(&world, &groups, Permissions::All, &mut failures)
+    let deployed_verdicts =
+        run_attempts(&test_cluster, &groups, Permissions::Deployed, &mut failures);
+    let all_permissions_verdicts = test_cluster.has_policy.then(|| {
+        test_cluster.grant_all_permissions();
+        run_attempts(&test_cluster, &groups, Permissions::All, &mut failures)
     });
     assert!(
         failures.is_empty(),
@@ -79,30 +80,35 @@ fn stolen_credential_grants_access_to_one_node_only() {
         failures.join("\n")
     );
     assert_eq!(
-        ClusterSnapshot::read(&world).protected_parts(&before),
+        ClusterSnapshot::read(&test_cluster).protected_parts(&before),
         before.protected_parts(&before)
     );
-    results::write_results(&world, &groups, &deployed, all.as_deref());
+    results::write_results(
+        &test_cluster,
+        &groups,
+        &deployed_verdicts,
+        all_permissions_verdicts.as_deref(),
+    );
 }
 
 /// Runs the attempts sequentially. Changes of an attempt are reverted, so that each attempt starts from the same state.
 fn run_attempts(
-    world: &TestCluster<'_>,
+    test_cluster: &TestCluster<'_>,
     groups: &[(&str, Vec<Attempt>)],
     permissions: Permissions,
     failures: &mut Vec<String>,
 ) -> Vec<Option<Verdict>> {
     let mut verdicts = Vec::new();
-    let mut before = ClusterSnapshot::read(world);
+    let mut before = ClusterSnapshot::read(test_cluster);
     for (group, attempt) in attempts::with_groups(groups) {
         if permissions == Permissions::All && !attempt.expected_result.is_denied_by_policy() {
             verdicts.push(None);
             continue;
         }
-        let credential = attempt.credential.as_ref().unwrap_or(&world.thief_credential);
-        let verdict = world.server.send(credential, &attempt.request).verdict();
-        let after = ClusterSnapshot::read(world);
-        if !is_expected(world.has_policy, permissions, attempt, &verdict, &before, &after) {
+        let credential = attempt.credential.as_ref().unwrap_or(&test_cluster.thief_credential);
+        let verdict = test_cluster.client.send(credential, &attempt.request).verdict();
+        let after = ClusterSnapshot::read(test_cluster);
+        if !is_expected(test_cluster.has_policy, permissions, attempt, &verdict, &before, &after) {
             let changed = before.difference(&after);
             failures.push(format!("{group}: {}: {verdict}\n{changed}", attempt.description));
         } else if attempt.expected_result == ExpectedResult::DeniedByPolicy
@@ -115,7 +121,7 @@ fn run_attempts(
         if attempt.expected_result == ExpectedResult::Succeeds {
             before = after;
         } else if after != before {
-            before.restore(world);
+            before.restore(test_cluster);
         }
         verdicts.push(Some(verdict));
     }

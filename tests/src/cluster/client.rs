@@ -78,10 +78,11 @@ impl ApiClient {
         &self,
         method: &str,
         path: &str,
-        content: &str,
+        content_type: &str,
         body: &str,
     ) -> Response {
-        let request = Request::builder().method(method).uri(path).header(CONTENT_TYPE, content);
+        let request =
+            Request::builder().method(method).uri(path).header(CONTENT_TYPE, content_type);
         self.send(request.body(body.as_bytes().to_vec()).ok()?)
     }
 

@@ -79,7 +79,7 @@ impl Kinds {
 
 /// Reads all kinds in the order in which kubectl prefers them.
 fn read_kinds(client: &ApiClient) -> Option<Vec<Kind>> {
-    let list = read(client, "/apis")?;
+    let list = get_json(client, "/apis")?;
     let groups = list["groups"].as_array()?;
     let text = |version: &Value| version["groupVersion"].as_str().map(str::to_owned);
     let preferred = groups.iter().filter_map(|group| text(&group["preferredVersion"]));
@@ -92,7 +92,7 @@ fn read_kinds(client: &ApiClient) -> Option<Vec<Kind>> {
     }
     let mut kinds = Vec::new();
     for version in versions {
-        let list = read(client, &version_path(&version)).unwrap_or_default();
+        let list = get_json(client, &version_path(&version)).unwrap_or_default();
         let resources = list["resources"].as_array().into_iter().flatten();
         kinds.extend(resources.filter_map(|resource| Kind::read(&version, resource)));
     }
@@ -104,7 +104,7 @@ fn version_path(api_version: &str) -> String {
     format!("/{root}/{api_version}")
 }
 
-fn read(client: &ApiClient, path: &str) -> Option<Value> {
+fn get_json(client: &ApiClient, path: &str) -> Option<Value> {
     serde_json::from_str(&client.get(path)?.ok()?).ok()
 }
 

@@ -109,13 +109,13 @@ impl ControlPlane {
     ///
     /// # Errors
     /// Fails if the programs are missing or do not start; the error message has the end of their log.
-    pub fn start(parts: ControlPlaneOptions) -> Result<Self> {
+    pub fn start(options: ControlPlaneOptions) -> Result<Self> {
         let assets = find_assets()?;
         let folder = tempfile::tempdir()?;
         let path = folder.path();
-        let address = parts.server_address.unwrap_or(Ipv4Addr::LOCALHOST);
+        let address = options.server_address.unwrap_or(Ipv4Addr::LOCALHOST);
         let keys = Keys::create_in_folder(path, address)?;
-        let [client, peer, port] = free_ports()?;
+        let [etcd_port, peer_port, port] = free_ports()?;
         let etcd = start_program(
             &assets,
             path,
@@ -123,11 +123,11 @@ impl ControlPlane {
             &[
                 "--unsafe-no-fsync".to_owned(),
                 format!("--data-dir={}", path.join("etcd").display()),
-                format!("--listen-client-urls=http://127.0.0.1:{client}"),
-                format!("--advertise-client-urls=http://127.0.0.1:{client}"),
-                format!("--listen-peer-urls=http://127.0.0.1:{peer}"),
-                format!("--initial-advertise-peer-urls=http://127.0.0.1:{peer}"),
-                format!("--initial-cluster=default=http://127.0.0.1:{peer}"),
+                format!("--listen-client-urls=http://127.0.0.1:{etcd_port}"),
+                format!("--advertise-client-urls=http://127.0.0.1:{etcd_port}"),
+                format!("--listen-peer-urls=http://127.0.0.1:{peer_port}"),
+                format!("--initial-advertise-peer-urls=http://127.0.0.1:{peer_port}"),
+                format!("--initial-cluster=default=http://127.0.0.1:{peer_port}"),
             ],
         )?;
         let version = read_version(&assets)?;
@@ -138,12 +138,12 @@ impl ControlPlane {
             controllers: Vec::new(),
             server: None,
             etcd,
-            server_command: server_flags(&keys, path, version, parts, client, port)?,
+            server_command: server_flags(&keys, path, version, options, etcd_port, port)?,
             assets,
             address,
             port,
             version,
-            has_pod_groups: parts.has_pod_groups && version >= POD_GROUPS_RELEASE,
+            has_pod_groups: options.has_pod_groups && version >= POD_GROUPS_RELEASE,
             client: ApiClient::start(kubeconfig)?,
             kinds: Kinds::default(),
             folder,
@@ -151,8 +151,8 @@ impl ControlPlane {
         };
         plane.start_server()?;
         plane.create_dns_service()?;
-        if parts.has_controllers {
-            plane.start_controller_manager(&keys, parts)?;
+        if options.has_controllers {
+            plane.start_controller_manager(&keys, options)?;
         }
         Ok(plane)
     }
@@ -176,7 +176,11 @@ impl ControlPlane {
         self.server = None;
     }
 
-    fn start_controller_manager(&mut self, keys: &Keys, parts: ControlPlaneOptions) -> Result<()> {
+    fn start_controller_manager(
+        &mut self,
+        keys: &Keys,
+        options: ControlPlaneOptions,
+    ) -> Result<()> {
         let kubeconfig = self.kubeconfig().display().to_string();
         let manager = [
             format!("--kubeconfig={kubeconfig}"),
@@ -196,7 +200,7 @@ impl ControlPlane {
         // By default, a Node without a kubelet is marked as not ready within a minute.
         let grace_periods = ["--node-monitor-grace-period=24h", "--node-startup-grace-period=24h"];
         let grace_periods =
-            grace_periods.into_iter().filter(|_| parts.has_kubevirt && !parts.has_kubelets);
+            grace_periods.into_iter().filter(|_| options.has_kubevirt && !options.has_kubelets);
         let manager: Vec<String> = manager
             .into_iter()
             .chain(certificate)
@@ -372,13 +376,13 @@ fn server_flags(
     keys: &Keys,
     folder: &Path,
     version: Version,
-    parts: ControlPlaneOptions,
-    etcd: u16,
+    options: ControlPlaneOptions,
+    etcd_port: u16,
     port: u16,
 ) -> Result<Vec<String>> {
     let mut flags = vec![
-        format!("--etcd-servers=http://127.0.0.1:{etcd}"),
-        format!("--bind-address={}", parts.server_address.unwrap_or(Ipv4Addr::LOCALHOST)),
+        format!("--etcd-servers=http://127.0.0.1:{etcd_port}"),
+        format!("--bind-address={}", options.server_address.unwrap_or(Ipv4Addr::LOCALHOST)),
         // The API server does not publish a loopback address as the endpoint of default/kubernetes, and every real
         // cluster has such an endpoint.
         "--advertise-address=192.0.2.1".to_owned(),
@@ -397,16 +401,16 @@ fn server_flags(
         // Tokens of pods are bound to the pod and its node.
         flags.push("--feature-gates=BoundServiceAccountTokenVolume=true".to_owned());
     }
-    if parts.has_kubevirt {
+    if options.has_kubevirt {
         flags.extend(keys.front_proxy_flags()?);
         // KubeVirt reads the properties of a host's CPUs in such a pod.
         flags.push("--allow-privileged=true".to_owned());
     }
-    if parts.has_pod_groups && version >= POD_GROUPS_RELEASE {
+    if options.has_pod_groups && version >= POD_GROUPS_RELEASE {
         flags.push(POD_GROUPS_FLAG.to_owned());
         flags.push("--runtime-config=scheduling.k8s.io/v1alpha2=true".to_owned());
     }
-    if parts.has_audit_log {
+    if options.has_audit_log {
         let policy = folder.join("audit-policy.yaml");
         fs::write(
             &policy,

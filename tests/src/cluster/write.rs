@@ -51,11 +51,11 @@ impl ControlPlane {
         &self,
         method: &str,
         path: &str,
-        content: &str,
+        content_type: &str,
         body: &Value,
     ) -> Result<String> {
         let action = format!("{method} {path}");
-        match self.client.send_body(method, path, content, &body.to_string()) {
+        match self.client.send_body(method, path, content_type, &body.to_string()) {
             Some(response) => self.record_error(&action, response),
             None => bail!("{action}: no response"),
         }

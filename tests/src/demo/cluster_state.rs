@@ -86,64 +86,66 @@ impl ClusterState {
     /// Returns a description of each failed check; empty if all checks pass.
     #[must_use]
     pub(super) fn find_problems(&self) -> Vec<String> {
-        let mut all = Vec::new();
-        for kind in &HOSTS {
-            self.check_host(kind, &mut all);
+        let mut problems = Vec::new();
+        for demo_host in &HOSTS {
+            self.check_host(demo_host, &mut problems);
         }
-        self.check_tenants(&mut all);
+        self.check_tenants(&mut problems);
         for vm in &self.vms {
-            self.check_vm(vm, &mut all);
+            self.check_vm(vm, &mut problems);
         }
-        self.check_duplicate_cpus(&mut all);
+        self.check_duplicate_cpus(&mut problems);
         for (from, to, is_answered) in &self.pings {
             let is_own = self.tenant(from) == self.tenant(to);
             if is_own && !is_answered {
-                all.push(format!("{from} does not reach {to} of the same tenant"));
+                problems.push(format!("{from} does not reach {to} of the same tenant"));
             }
             if !is_own && *is_answered {
-                all.push(format!("{from} reaches {to} of another tenant"));
+                problems.push(format!("{from} reaches {to} of another tenant"));
             }
         }
         let pairs = self.vms.len() * self.vms.len().saturating_sub(1);
         if self.pings.len() != pairs {
-            all.push(format!("{} of {pairs} pings were sent", self.pings.len()));
+            problems.push(format!("{} of {pairs} pings were sent", self.pings.len()));
         }
         let refused = self.refused_pods.iter();
-        all.extend(refused.map(|pod| format!("a kubelet refused {pod}")));
+        problems.extend(refused.map(|pod| format!("a kubelet refused {pod}")));
         if self.scheduler.is_empty() {
-            all.push("no process holds the Lease kube-system/berth-scheduler".to_owned());
+            problems.push("no process holds the Lease kube-system/berth-scheduler".to_owned());
         }
-        all
+        problems
     }
 
-    fn check_host(&self, kind: &DemoHost, all: &mut Vec<String>) {
-        let Some((infra, node)) = self.hosts.get(kind.name) else {
-            return all.push(format!("InfraNode {} does not exist", kind.name));
+    fn check_host(&self, demo_host: &DemoHost, problems: &mut Vec<String>) {
+        let Some((infra, node)) = self.hosts.get(demo_host.name) else {
+            return problems.push(format!("InfraNode {} does not exist", demo_host.name));
         };
         let profile = infra.spec.profile.as_deref().unwrap_or_default();
-        if profile != kind.purpose {
-            all.push(format!("{}: profile is `{profile}`, not {}", kind.name, kind.purpose));
+        if profile != demo_host.purpose {
+            problems.push(format!(
+                "{}: profile is `{profile}`, not {}",
+                demo_host.name, demo_host.purpose
+            ));
         }
         let status = infra.status.clone().unwrap_or_default();
         let find_condition = |name: &str| status.conditions.iter().find(|one| one.type_ == name);
         for name in ["Ready", "HostTuned", "TenantNetworksReady"] {
             match find_condition(name) {
                 Some(one) if one.status == "True" => {}
-                Some(one) => {
-                    all.push(format!("{}: {name} is {}: {}", kind.name, one.status, one.message))
-                }
-                None => all.push(format!("{}: {name} is missing", kind.name)),
+                Some(one) => problems
+                    .push(format!("{}: {name} is {}: {}", demo_host.name, one.status, one.message)),
+                None => problems.push(format!("{}: {name} is missing", demo_host.name)),
             }
         }
         if status.zones.len() != 2 {
-            all.push(format!("{}: {} NUMA zones, not 2", kind.name, status.zones.len()));
+            problems.push(format!("{}: {} NUMA zones, not 2", demo_host.name, status.zones.len()));
         }
         if condition(node, "Ready")["status"] != "True" {
-            all.push(format!("Node {} is not Ready", kind.name));
+            problems.push(format!("Node {} is not Ready", demo_host.name));
         }
     }
 
-    fn check_tenants(&self, all: &mut Vec<String>) {
+    fn check_tenants(&self, problems: &mut Vec<String>) {
         let mut vlans = BTreeMap::new();
         for tenant in &self.tenants {
             let name = tenant.metadata.name.clone().unwrap_or_default();
@@ -151,25 +153,25 @@ impl ClusterState {
             let ready = status.conditions.iter().find(|one| one.type_ == "Ready");
             if ready.is_none_or(|one| one.status != "True") {
                 let message = ready.map(|one| one.message.clone()).unwrap_or_default();
-                all.push(format!("tenant {name} is not Ready: {message}"));
+                problems.push(format!("tenant {name} is not Ready: {message}"));
             }
             match status.vlan {
-                None => all.push(format!("tenant {name} has no VLAN")),
+                None => problems.push(format!("tenant {name} has no VLAN")),
                 Some(vlan) => {
                     if let Some(other) = vlans.insert(vlan, name.clone()) {
-                        all.push(format!("tenants {other} and {name} share VLAN {vlan}"));
+                        problems.push(format!("tenants {other} and {name} share VLAN {vlan}"));
                     }
                 }
             }
         }
         if self.tenants.len() != 2 {
-            all.push(format!("{} tenants, not 2", self.tenants.len()));
+            problems.push(format!("{} tenants, not 2", self.tenants.len()));
         }
         for one in &self.deployments {
             let requested = &one["spec"]["replicas"];
             let ready = &one["status"]["readyReplicas"];
             if requested != ready {
-                all.push(format!(
+                problems.push(format!(
                     "{}: {ready} of {requested} machines are ready",
                     one["metadata"]["name"]
                 ));
@@ -177,47 +179,47 @@ impl ClusterState {
         }
     }
 
-    fn check_vm(&self, vm: &Vm, all: &mut Vec<String>) {
+    fn check_vm(&self, vm: &Vm, problems: &mut Vec<String>) {
         let name = &vm.name;
         if vm.phase != "Running" {
-            return all.push(format!("{name}: the pod is {}", vm.phase));
+            return problems.push(format!("{name}: the pod is {}", vm.phase));
         }
         if vm.scheduler != "berth-scheduler" {
-            all.push(format!("{name} was placed by {}", vm.scheduler));
+            problems.push(format!("{name} was placed by {}", vm.scheduler));
         }
         if !vm.is_pinned {
             return;
         }
         match &vm.cpus {
-            None => all.push(format!("{name} has no exclusive CPUs")),
+            None => problems.push(format!("{name} has no exclusive CPUs")),
             Some(cpus) if Some(cpus) != vm.checkpoint_cpus.as_ref() => {
                 let checkpoint =
                     vm.checkpoint_cpus.as_ref().map(ToString::to_string).unwrap_or_default();
-                all.push(format!(
+                problems.push(format!(
                     "{name}: the report has CPUs {cpus}, the kubelet's checkpoint has {checkpoint}"
                 ));
             }
             Some(_) => {}
         }
         if vm.zones.len() != 1 {
-            all.push(format!("{name} uses zones {:?}, not one zone", vm.zones));
+            problems.push(format!("{name} uses zones {:?}, not one zone", vm.zones));
         }
         let ksm_running = self.hosts.get(&vm.host).and_then(|(infra, _)| {
             let ksm = infra.status.as_ref()?.capabilities.memory.ksm.as_ref()?;
             ksm.running
         });
         if ksm_running == Some(true) {
-            all.push(format!("{name} runs on {}, where KSM is running", vm.host));
+            problems.push(format!("{name} runs on {}, where KSM is running", vm.host));
         }
     }
 
     /// Checks that no CPU is allocated to two VMs.
-    fn check_duplicate_cpus(&self, all: &mut Vec<String>) {
+    fn check_duplicate_cpus(&self, problems: &mut Vec<String>) {
         let mut owners = BTreeMap::new();
         for vm in &self.vms {
             for cpu in vm.cpus.iter().flat_map(CpuSet::iter) {
                 if let Some(other) = owners.insert((&vm.host, cpu), &vm.name) {
-                    all.push(format!(
+                    problems.push(format!(
                         "CPU {cpu} of {} is allocated to {other} and {}",
                         vm.host, vm.name
                     ));

@@ -102,7 +102,7 @@ impl DrainView<'_, '_> {
         for vm in self.vms {
             let machine = observe::find_machine(&machines, vm).unwrap_or(&Value::Null);
             let record = machine["metadata"]["annotations"][EVACUATION_ANNOTATION].as_str();
-            let text = record.map(render_record).unwrap_or_default();
+            let text = record.map(render_evacuation_status).unwrap_or_default();
             self.timeline.observe(&format!("VM {}/{}", vm.tenant, vm.name), &text);
             let node = self.tenant.node_status(&vm.name)?;
             self.timeline.observe(&format!("Node of {} in the tenant", vm.name), &node);
@@ -176,7 +176,7 @@ fn read_deployment(plane: &ControlPlane) -> Result<Value> {
 }
 
 /// Renders the status of an evacuation, which is JSON.
-fn render_record(record: &str) -> String {
+fn render_evacuation_status(record: &str) -> String {
     let record: Value = serde_json::from_str(record).unwrap_or_default();
     let text = |field: &str| record[field].as_str().unwrap_or_default();
     let until = record["until"].as_str().map(|until| format!(" until {until}"));
@@ -311,7 +311,7 @@ mod tests {
              cluster-shop/web-2 is replaced on rack1-34: NotMigratable; NoHostFits"
         );
         let record = json!({"reason": "BeingRemoved", "message": "the machine is being drained"});
-        let rendered = render_record(&record.to_string());
+        let rendered = render_evacuation_status(&record.to_string());
         assert_eq!(rendered, "BeingRemoved: the machine is being drained");
     }
 }

@@ -152,8 +152,8 @@ impl Demo<'_> {
 
     fn restart_agents(&mut self) -> Result<String> {
         self.restart_rollout("daemonset/berth-agent")?;
-        for (kind, host) in HOSTS.iter().zip(&mut self.hosts) {
-            if kind.install_method == InstallMethod::Package {
+        for (demo_host, host) in HOSTS.iter().zip(&mut self.hosts) {
+            if demo_host.install_method == InstallMethod::Package {
                 host.run_checked("systemctl restart berth-agent")?;
             }
         }
@@ -167,7 +167,7 @@ impl Demo<'_> {
         for (_, host) in HOSTS
             .iter()
             .zip(&mut self.hosts)
-            .filter(|(kind, _)| kind.install_method == InstallMethod::Package)
+            .filter(|(demo_host, _)| demo_host.install_method == InstallMethod::Package)
         {
             host.copy_file(&package, "/root/berth-agent.deb")?;
             let result = host.run_for(
@@ -266,10 +266,10 @@ impl Demo<'_> {
                     .map(drop))
             },
         )?;
-        for kind in &HOSTS {
-            let (screen, host) = (self.screen, self.host(kind.name)?);
+        for demo_host in &HOSTS {
+            let (screen, host) = (self.screen, self.host(demo_host.name)?);
             screen.wait_until(
-                &format!("VLAN {vlan} is removed from the uplink of {}", kind.name),
+                &format!("VLAN {vlan} is removed from the uplink of {}", demo_host.name),
                 EMULATION_TIMEOUT,
                 || {
                     let output = host.run_checked("bridge -j vlan show dev eth1")?;
@@ -284,22 +284,22 @@ impl Demo<'_> {
     }
 
     /// Waits until the kubelet and the agent of a host report Ready, and virt-handler's Node status is set again.
-    pub(super) fn wait_until_ready(&self, kind: &DemoHost) -> Result<()> {
+    pub(super) fn wait_until_ready(&self, demo_host: &DemoHost) -> Result<()> {
         self.screen.wait_until(
-            &format!("Node {} is Ready", kind.name),
+            &format!("Node {} is Ready", demo_host.name),
             EMULATION_TIMEOUT,
             || {
-                let node = self.plane.get_json(&["node", kind.name])?;
-                let infra = self.plane.infra_node(kind.name);
+                let node = self.plane.get_json(&["node", demo_host.name])?;
+                let infra = self.plane.infra_node(demo_host.name);
                 let is_ready = |object: &Value| condition(object, "Ready")["status"] == "True";
                 Ok((is_ready(&node) && is_ready(&infra)).then_some(()))
             },
         )?;
         // This call replaces virt-handler's device plugins, which register again after a restart of the kubelet.
         self.screen.wait_until(
-            &format!("Node {} has virt-handler's status", kind.name),
+            &format!("Node {} has virt-handler's status", demo_host.name),
             EMULATION_TIMEOUT,
-            || Ok(super::set_virt_handler_status(&self.plane, kind).ok()),
+            || Ok(super::set_virt_handler_status(&self.plane, demo_host).ok()),
         )
     }
 
@@ -317,6 +317,6 @@ impl Demo<'_> {
 
 /// Returns the index of a host in [`HOSTS`].
 pub(super) fn host_index(name: &str) -> Result<usize> {
-    let index = HOSTS.iter().position(|kind| kind.name == name);
+    let index = HOSTS.iter().position(|demo_host| demo_host.name == name);
     index.with_context(|| format!("unknown host {name}"))
 }

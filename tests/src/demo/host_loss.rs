@@ -224,7 +224,7 @@ impl Demo<'_> {
         let mut loss = self.loss.take().context("no host is lost")?;
         loss.check_data_machines(&self.plane)?;
         let index = host_index(LOST_HOST)?;
-        let (kind, plane) = (HOSTS.get(index).context("unknown host")?, &self.plane);
+        let (demo_host, plane) = (HOSTS.get(index).context("unknown host")?, &self.plane);
         let host = self.hosts.get_mut(index).context("unknown host")?;
         host.power_on()?;
         loss.timeline.add("power", &format!("{LOST_HOST} is on"));
@@ -232,7 +232,7 @@ impl Demo<'_> {
         let pages = "cat /sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages";
         let pages = host.run_checked(pages)?;
         ensure!(pages.trim() == "96", "without the cluster, zone 1 has {pages} huge pages, not 96");
-        kind.configure_uplink(host)?;
+        demo_host.configure_uplink(host)?;
         self.screen.wait_until(
             "the bridge exists without the cluster",
             EMULATION_TIMEOUT,
@@ -244,9 +244,9 @@ impl Demo<'_> {
         host.run_checked("systemctl start containerd")?;
         let server = format!("{HOST_GATEWAY}:{}", plane.port());
         let join =
-            host.run_for(&format!("join-cluster {} {server}", kind.name), EMULATION_TIMEOUT)?;
+            host.run_for(&format!("join-cluster {} {server}", demo_host.name), EMULATION_TIMEOUT)?;
         ensure!(join.code == 0, "{}", join.output);
-        self.wait_until_ready(kind)?;
+        self.wait_until_ready(demo_host)?;
         self.wait_for_renewals(&before)?;
         if self.virt_controller.is_real() {
             self.wait_until_pods_end(&loss.vms)?;

@@ -42,9 +42,9 @@ impl Hub {
     ///
     /// # Errors
     /// Fails if a socket cannot be created in the folder.
-    pub fn new(folder: &Path, hosts: usize) -> Result<Self> {
+    pub fn new(folder: &Path, host_count: usize) -> Result<Self> {
         let socket_path = |number: usize, side: &str| folder.join(format!("{side}{number}"));
-        let cables: Vec<Cable> = (0..hosts)
+        let cables: Vec<Cable> = (0..host_count)
             .map(|number| Cable {
                 host_socket: socket_path(number, "host"),
                 hub_socket: socket_path(number, "hub"),
@@ -59,7 +59,7 @@ impl Hub {
             // The socket does not block: a host with a full queue loses a frame, as on a real cable, and does not delay
             // other hosts. With only two hosts, the hub waits instead and loses no frame, like a direct cable.
             let to = UnixDatagram::unbound()?;
-            to.set_nonblocking(hosts > 2)?;
+            to.set_nonblocking(host_count > 2)?;
             to.set_write_timeout(Some(FULL_QUEUE_TIMEOUT))?;
             let others = this.cables.iter().enumerate().filter(|(other, _)| *other != number);
             let others: Vec<Cable> = others.map(|(_, cable)| cable.clone()).collect();

@@ -45,10 +45,10 @@ pub fn copy_temporary_logs(temporary: &Path, folder: &Path) {
 pub(super) fn copy_host_logs(hosts: &mut [Host], folder: &Path) {
     let command = "journalctl --no-pager -b; for log in /var/log/pods/*/*/*.log; do echo \"=== $log\"; cat \"$log\"; done";
     std::thread::scope(|scope| {
-        for (kind, host) in HOSTS.iter().zip(hosts) {
+        for (demo_host, host) in HOSTS.iter().zip(hosts) {
             scope.spawn(move || {
                 if let Ok(result) = host.run_for(command, TIMEOUT) {
-                    let file = folder.join(format!("{}.log", kind.name));
+                    let file = folder.join(format!("{}.log", demo_host.name));
                     fs::write(file, result.output).unwrap_or_default();
                 }
             });

@@ -209,11 +209,11 @@ pub fn added_tenant_manifest(name: &str) -> Result<String> {
 ///
 /// # Errors
 /// Fails if the script fails.
-pub fn create_agent_kubeconfig(plane: &ControlPlane, kind: &DemoHost) -> Result<PathBuf> {
+pub fn create_agent_kubeconfig(plane: &ControlPlane, demo_host: &DemoHost) -> Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let with = std::iter::once(plane.assets().to_path_buf()).chain(std::env::split_paths(&path));
     let mut script = Command::new(repository().join("deploy/agent-kubeconfig.sh"));
-    script.arg(kind.name).arg("1").env("PATH", std::env::join_paths(with)?);
+    script.arg(demo_host.name).arg("1").env("PATH", std::env::join_paths(with)?);
     let kubeconfig = run_command(script.env("KUBECONFIG", plane.kubeconfig()))?;
     ensure!(
         !kubeconfig.contains(ADMIN_TOKEN),
@@ -221,7 +221,7 @@ pub fn create_agent_kubeconfig(plane: &ControlPlane, kind: &DemoHost) -> Result<
     );
     // Hosts reach the API server at this address.
     let kubeconfig = kubeconfig.replace("https://127.0.0.1:", &format!("https://{HOST_GATEWAY}:"));
-    let file = plane.folder().join(format!("agent-{}.kubeconfig", kind.name));
+    let file = plane.folder().join(format!("agent-{}.kubeconfig", demo_host.name));
     fs::write(&file, kubeconfig)?;
     Ok(file)
 }

@@ -91,9 +91,9 @@ impl<'a> Demo<'a> {
             let boots: Vec<_> = HOSTS
                 .iter()
                 .enumerate()
-                .map(|(cable, kind)| {
+                .map(|(cable, demo_host)| {
                     let hub = &hub;
-                    scope.spawn(move || kind.boot(hub, cable, screen))
+                    scope.spawn(move || demo_host.boot(hub, cable, screen))
                 })
                 .collect();
             let control_plane = start_control_plane(screen, selection);
@@ -135,30 +135,34 @@ impl<'a> Demo<'a> {
             let joins: Vec<_> = HOSTS
                 .iter()
                 .zip(&mut self.hosts)
-                .map(|(kind, host)| {
+                .map(|(demo_host, host)| {
                     let images = &images;
                     scope.spawn(move || {
                         if let Some(image) = launcher_image {
                             virt_controller::prepare_host(host, image)?;
                         }
-                        kind.join(host, plane, images, screen)?;
-                        if kind.install_method == InstallMethod::Package {
-                            let kubeconfig = manifests::create_agent_kubeconfig(plane, kind)?;
-                            kind.install_agent(host, &package::newest_package()?, &kubeconfig)?;
+                        demo_host.join(host, plane, images, screen)?;
+                        if demo_host.install_method == InstallMethod::Package {
+                            let kubeconfig = manifests::create_agent_kubeconfig(plane, demo_host)?;
+                            demo_host.install_agent(
+                                host,
+                                &package::newest_package()?,
+                                &kubeconfig,
+                            )?;
                             screen.print_step(&format!(
                                 "{} has the agent's Debian package and a client certificate",
-                                kind.name
+                                demo_host.name
                             ));
                         }
                         anyhow::Ok(())
                     })
                 })
                 .collect();
-            for kind in &HOSTS {
+            for demo_host in &HOSTS {
                 screen.wait_until(
-                    &format!("Node {} is patched", kind.name),
+                    &format!("Node {} is patched", demo_host.name),
                     EMULATION_TIMEOUT,
-                    || Ok(set_virt_handler_status(plane, kind).ok()),
+                    || Ok(set_virt_handler_status(plane, demo_host).ok()),
                 )?;
             }
             plane.apply_file(&crate::repository().join("deploy/base/daemonset.yaml"))?;
@@ -169,29 +173,32 @@ impl<'a> Demo<'a> {
     /// Waits until the hosts are configured as their profiles require.
     fn wait_until_configured(&mut self) -> Result<()> {
         let (plane, screen) = (&self.plane, self.screen);
-        for kind in &HOSTS {
+        for demo_host in &HOSTS {
             screen.wait_until(
-                &format!("InfraNode {} matches its profile", kind.name),
+                &format!("InfraNode {} matches its profile", demo_host.name),
                 EMULATION_TIMEOUT,
                 || {
-                    let infra = plane.infra_node(kind.name);
+                    let infra = plane.infra_node(demo_host.name);
                     let is_answered =
                         infra["status"]["observedGeneration"] == infra["metadata"]["generation"];
-                    let is_configured = infra["spec"]["profile"] == kind.purpose
+                    let is_configured = infra["spec"]["profile"] == demo_host.purpose
                         && is_answered
                         && condition(&infra, "Ready")["status"] == "True";
                     Ok(is_configured.then_some(()))
                 },
             )?;
-            screen.print_step(&format!("{} matches HostProfile {}", kind.name, kind.purpose));
+            screen.print_step(&format!(
+                "{} matches HostProfile {}",
+                demo_host.name, demo_host.purpose
+            ));
         }
         // A kubelet counts huge pages only at its start.
         std::thread::scope(|scope| {
             let restarts: Vec<_> = HOSTS
                 .iter()
                 .zip(&mut self.hosts)
-                .map(|(kind, host)| {
-                    scope.spawn(move || set_allocatable_pages(plane, screen, kind, host))
+                .map(|(demo_host, host)| {
+                    scope.spawn(move || set_allocatable_pages(plane, screen, demo_host, host))
                 })
                 .collect();
             restarts.into_iter().try_for_each(join_thread)
@@ -252,9 +259,9 @@ impl<'a> Demo<'a> {
             let all: Vec<_> = HOSTS
                 .iter()
                 .zip(hosts)
-                .map(|(kind, host)| {
+                .map(|(demo_host, host)| {
                     scope.spawn(move || {
-                        let mut on_host = new.iter().filter(|vm| vm.host == kind.name);
+                        let mut on_host = new.iter().filter(|vm| vm.host == demo_host.name);
                         on_host.try_for_each(|vm| attach::attach(plane, kubeconfig, host, vm))
                     })
                 })
@@ -294,9 +301,9 @@ impl<'a> Demo<'a> {
             let all: Vec<_> = HOSTS
                 .iter()
                 .zip(&mut self.hosts)
-                .map(|(kind, host)| {
+                .map(|(demo_host, host)| {
                     let from: Vec<_> =
-                        cluster_state.vms.iter().filter(|vm| vm.host == kind.name).collect();
+                        cluster_state.vms.iter().filter(|vm| vm.host == demo_host.name).collect();
                     scope.spawn(move || attach::send_pings(host, &from, &cluster_state.vms))
                 })
                 .collect();
@@ -341,24 +348,24 @@ fn start_control_plane(
 }
 
 /// Sets the Node status that virt-handler sets, and the label for the host's purpose, which an administrator sets.
-fn set_virt_handler_status(plane: &ControlPlane, kind: &DemoHost) -> Result<()> {
+fn set_virt_handler_status(plane: &ControlPlane, demo_host: &DemoHost) -> Result<()> {
     let mut labels = json!({
-        PURPOSE_LABEL: kind.purpose, "kubevirt.io/schedulable": "true",
+        PURPOSE_LABEL: demo_host.purpose, "kubevirt.io/schedulable": "true",
         "machine-type.node.kubevirt.io/q35": "true",
     });
-    if kind.cpu_manager_policy == "static" {
+    if demo_host.cpu_manager_policy == "static" {
         labels["cpumanager"] = "true".into();
         labels["kubevirt.io/cpumanager"] = "true".into();
     }
-    if kind.install_method == InstallMethod::Package {
+    if demo_host.install_method == InstallMethod::Package {
         // Each host must have only one agent.
         labels["berth.dev/ignore"] = "true".into();
     }
     let patch = json!({"metadata": {"labels": labels}}).to_string();
-    plane.kubectl(&["patch", "node", kind.name, "--type=merge", "-p", &patch])?;
+    plane.kubectl(&["patch", "node", demo_host.name, "--type=merge", "-p", &patch])?;
     // The kubelet keeps extended resources that other programs add to the capacity, and copies them to allocatable.
-    let path = format!("/api/v1/nodes/{}/status", kind.name);
-    let mut node = plane.get_json(&["node", kind.name])?;
+    let path = format!("/api/v1/nodes/{}/status", demo_host.name);
+    let mut node = plane.get_json(&["node", demo_host.name])?;
     for field in ["capacity", "allocatable"] {
         node["status"][field]["devices.kubevirt.io/tun"] = "1000".into();
     }

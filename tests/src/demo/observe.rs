@@ -137,14 +137,15 @@ pub(super) fn observe_state(
         refused_pods: read_refused_pods(plane)?,
         ..ClusterState::default()
     };
-    for (kind, host) in HOSTS.iter().zip(hosts) {
-        let infra: InfraNode = serde_json::from_value(plane.get_json(&["infranode", kind.name])?)?;
-        let node = plane.get_json(&["node", kind.name])?;
+    for (demo_host, host) in HOSTS.iter().zip(hosts) {
+        let infra: InfraNode =
+            serde_json::from_value(plane.get_json(&["infranode", demo_host.name])?)?;
+        let node = plane.get_json(&["node", demo_host.name])?;
         let state =
             host.run_checked("cat /var/lib/kubelet/cpu_manager_state 2>/dev/null || echo '{}'")?;
         let state: Value = serde_json::from_str(&state)?;
         let status = infra.status.clone().unwrap_or_default();
-        for vm in cluster_state.vms.iter_mut().filter(|vm| vm.host == kind.name) {
+        for vm in cluster_state.vms.iter_mut().filter(|vm| vm.host == demo_host.name) {
             if let Some(given) = status.allocations.iter().find(|one| one.pod_uid == vm.pod_uid) {
                 vm.cpus.clone_from(&given.cpus);
                 vm.zones.clone_from(&given.zones);
@@ -152,7 +153,7 @@ pub(super) fn observe_state(
             let checkpoint_cpus = state["entries"][&vm.pod_uid]["compute"].as_str();
             vm.checkpoint_cpus = checkpoint_cpus.and_then(|own| own.parse().ok());
         }
-        cluster_state.hosts.insert(kind.name.to_owned(), (infra, node));
+        cluster_state.hosts.insert(demo_host.name.to_owned(), (infra, node));
     }
     let tenants = list_items(plane, &["tenantclusters"])?.into_iter();
     cluster_state.tenants =

@@ -42,20 +42,20 @@ pub(super) fn render_table(title: &str, head: &[&str], rows: Vec<Vec<String>>) -
 }
 
 fn hosts_table(cluster_state: &ClusterState) -> String {
-    let rows = HOSTS.iter().filter_map(|kind| {
-        let (infra, _) = cluster_state.hosts.get(kind.name)?;
+    let rows = HOSTS.iter().filter_map(|demo_host| {
+        let (infra, _) = cluster_state.hosts.get(demo_host.name)?;
         let status = infra.status.clone().unwrap_or_default();
         let ksm = status.capabilities.memory.ksm.as_ref().and_then(|ksm| ksm.running);
-        let install_method = match kind.install_method {
+        let install_method = match demo_host.install_method {
             InstallMethod::Package => "package",
             InstallMethod::DaemonSet => "DaemonSet",
         };
         let ready = status.conditions.iter().find(|one| one.type_ == "Ready");
         Some(vec![
-            kind.name.to_owned(),
+            demo_host.name.to_owned(),
             infra.spec.profile.clone().unwrap_or_default(),
             install_method.to_owned(),
-            format!("{}, {}", kind.cpu_manager_policy, kind.topology_manager_policy),
+            format!("{}, {}", demo_host.cpu_manager_policy, demo_host.topology_manager_policy),
             (if ksm == Some(true) { "merges" } else { "off" }).to_owned(),
             ready.map_or("?", |one| one.status.as_str()).to_owned(),
         ])

@@ -33,7 +33,7 @@ const INTERVAL: Duration = Duration::from_secs(2);
 /// The image contains busybox, and a script in place of virt-launcher-monitor (container `compute`) and of virt-tail
 /// (container `guest-console-log`). The kubelet's plugin for NFS volumes calls mount.nfs, which mounts an empty file
 /// system here.
-const PREPARE_HOST: &str = r#"set -e
+const PREPARE_HOST_SCRIPT: &str = r#"set -e
 work=$(mktemp -d)
 mkdir -p $work/layer/bin $work/layer/usr/bin $work/image /var/lib/kubelet-tests
 cp /bin/busybox $work/layer/bin/busybox
@@ -220,7 +220,7 @@ fn start_kubevirt(plane: &ControlPlane, assets: &Assets) -> Result<KubeVirt> {
 /// # Errors
 /// Fails like [`Host::run_checked`].
 pub(super) fn prepare_host(host: &mut Host, launcher_image: &str) -> Result<()> {
-    host.run_checked(&PREPARE_HOST.replace("IMAGE", launcher_image)).map(drop)
+    host.run_checked(&PREPARE_HOST_SCRIPT.replace("IMAGE", launcher_image)).map(drop)
 }
 
 /// Part of virt-handler that [`Simulation`] lacks, because simulated kubelets end no containers: an instance whose
@@ -298,6 +298,6 @@ mod tests {
 
     #[test]
     fn launcher_image_is_named_once() {
-        assert_eq!(PREPARE_HOST.matches("IMAGE").count(), 1);
+        assert_eq!(PREPARE_HOST_SCRIPT.matches("IMAGE").count(), 1);
     }
 }

@@ -229,7 +229,7 @@ fn processor_arguments(options: &HostOptions<'_>) -> Vec<String> {
     arguments
 }
 
-fn device_arguments(disks: &Disks, folder: &Path, cluster: bool) -> Vec<String> {
+fn device_arguments(disks: &Disks, folder: &Path, has_loopback_access: bool) -> Vec<String> {
     let [nvme0, nvme1] = &disks.nvme;
     let mut arguments = split_words("-display none -device intel-iommu -device virtio-serial-pci");
     let scratch = disks.scratch.iter();
@@ -248,7 +248,7 @@ fn device_arguments(disks: &Disks, folder: &Path, cluster: bool) -> Vec<String> 
         )));
     }
     // The firmware would decompress and start the boot program (iPXE) of each card.
-    for (card, restrict) in [("n0", if cluster { "off" } else { "on" }), ("n1", "on")] {
+    for (card, restrict) in [("n0", if has_loopback_access { "off" } else { "on" }), ("n1", "on")] {
         arguments.extend(split_words(&format!(
             "-netdev user,id={card},restrict={restrict} -device virtio-net-pci,netdev={card},romfile="
         )));

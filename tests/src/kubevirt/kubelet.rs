@@ -82,51 +82,53 @@ impl Kubelets {
     }
 
     async fn sync_pod(&mut self, pod: &Pod) -> Result<()> {
-        let read = ExistingPod::read(pod)?;
-        let Some(host) = read.node_name.clone().filter(|name| self.hosts.contains_key(name)) else {
+        let existing = ExistingPod::read(pod)?;
+        let Some(host) = existing.node_name.clone().filter(|name| self.hosts.contains_key(name))
+        else {
             return Ok(());
         };
-        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &read.namespace);
-        if read.is_terminating {
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &existing.namespace);
+        if existing.is_terminating {
             // The containers end at once.
-            self.release(&read.pod.uid);
+            self.release(&existing.pod.uid);
             let uid = Preconditions { uid: pod.uid(), ..Preconditions::default() };
             let immediately = DeleteParams::default().grace_period(0).preconditions(uid);
-            return match pods.delete(&read.name, &immediately).await {
+            return match pods.delete(&existing.name, &immediately).await {
                 Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
                 deleted => Ok(deleted.map(drop)?),
             };
         }
-        if read.is_terminal {
-            self.release(&read.pod.uid);
+        if existing.is_terminal {
+            self.release(&existing.pod.uid);
             return Ok(());
         }
-        let status = if self.admit(&host, &read) {
-            next_status(pod, read.is_first_consumer)
+        let status = if self.admit(&host, &existing) {
+            next_status(pod, existing.is_first_consumer)
         } else {
             Some(json!({"phase": "Failed", "reason": "UnexpectedAdmissionError"}))
         };
         if let Some(status) = status {
             let patch = Patch::Strategic(json!({"status": status}));
-            pods.patch_status(&read.name, &PatchParams::default(), &patch).await?;
+            pods.patch_status(&existing.name, &PatchParams::default(), &patch).await?;
         }
         Ok(())
     }
 
     /// Admits a pod, unless it was admitted before. Returns false if the kubelet refuses the pod.
-    fn admit(&mut self, host: &str, read: &ExistingPod) -> bool {
-        let uid = &read.pod.uid;
+    fn admit(&mut self, host: &str, existing: &ExistingPod) -> bool {
+        let uid = &existing.pod.uid;
         let Some(kubelet) = self.hosts.get_mut(host).filter(|_| !self.admitted.contains_key(uid))
         else {
             return true;
         };
-        match kubelet.state.admit(&read.pod).map(|_| ()) {
+        match kubelet.state.admit(&existing.pod).map(|_| ()) {
             Ok(()) => {
                 self.admitted.insert(uid.clone(), host.to_owned());
                 true
             }
             Err(refusal) => {
-                let message = format!("{host} refuses {}/{}: {refusal}", read.namespace, read.name);
+                let message =
+                    format!("{host} refuses {}/{}: {refusal}", existing.namespace, existing.name);
                 self.refusals.lock().unwrap_or_else(PoisonError::into_inner).push(message);
                 false
             }

@@ -91,13 +91,19 @@ impl KubeVirt {
         objects::create_objects(plane, assets, nodes)?;
         let folder = plane.folder().join(CERTIFICATE_FOLDER);
         fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
-        let serving = plane.create_serving_certificate(
+        let serving_certificate = plane.create_serving_certificate(
             &format!("{CERTIFICATE_FOLDER}/serving"),
             "IP:127.0.0.1,DNS:localhost,DNS:virt-api.kubevirt.svc",
         )?;
         let [api_port, controller_port] = free_ports()?;
         let api_kubeconfig = write_kubeconfig(plane, "virt-api", "kubevirt-apiserver")?;
-        let api = programs::start_virt_api(plane, assets, &api_kubeconfig, &serving, api_port)?;
+        let api = programs::start_virt_api(
+            plane,
+            assets,
+            &api_kubeconfig,
+            &serving_certificate,
+            api_port,
+        )?;
         let authority = fs::read(plane.authority())?;
         for configuration in assets.webhooks() {
             plane.apply(&configuration.for_port(api_port, &authority).to_string())?;
@@ -109,7 +115,7 @@ impl KubeVirt {
             assets,
             nodes,
             &kubeconfig,
-            &serving,
+            &serving_certificate,
             controller_port,
         )?;
         Ok(Self { _controller: controller, _api: api, kubeconfig, api_port })

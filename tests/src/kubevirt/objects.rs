@@ -13,7 +13,7 @@ use crate::cluster::ControlPlane;
 /// Namespace of KubeVirt.
 pub(super) const NAMESPACE: &str = "kubevirt";
 /// ConfigMaps with the CAs of KubeVirt's programs. virt-controller lists all of them.
-const AUTHORITIES: [&str; 3] = ["kubevirt-ca", "kubevirt-export-ca", "kubevirt-backup-ca"];
+const CA_CONFIG_MAPS: [&str; 3] = ["kubevirt-ca", "kubevirt-export-ca", "kubevirt-backup-ca"];
 /// Time limit for the API server to publish an object.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -30,7 +30,7 @@ pub(super) fn create_objects(plane: &ControlPlane, assets: &Assets, nodes: Nodes
     let wait = ["wait", "--for=condition=Established", "crd", "--all", "--timeout=30s"];
     plane.wait_until("all CRDs are established", TIMEOUT, |plane| plane.kubectl(&wait).ok())?;
     let authority = fs::read_to_string(plane.authority())?;
-    for name in AUTHORITIES {
+    for name in CA_CONFIG_MAPS {
         let map = json!({
             "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": NAMESPACE},
             "data": {"ca-bundle": authority},

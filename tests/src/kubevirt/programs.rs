@@ -16,7 +16,8 @@ use crate::wait;
 /// Time limit for a program to become ready.
 pub(super) const READY_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Starts virt-api, and waits until it responds. `serving` is its certificate and the key of the certificate.
+/// Starts virt-api, and waits until it responds. `serving_certificate` is its certificate and the key of the
+/// certificate.
 ///
 /// # Errors
 /// Fails if virt-api does not start; the error message has the end of its log.
@@ -24,11 +25,11 @@ pub(super) fn start_virt_api(
     plane: &ControlPlane,
     assets: &Assets,
     kubeconfig: &Path,
-    serving: &[PathBuf; 2],
+    serving_certificate: &[PathBuf; 2],
     port: u16,
 ) -> Result<Running> {
     let mut flags = common_flags(kubeconfig, port);
-    let [certificate, key] = serving.each_ref().map(|file| file.display());
+    let [certificate, key] = serving_certificate.each_ref().map(|file| file.display());
     flags.extend([
         format!("--tls-cert-file={certificate}"),
         format!("--tls-key-file={key}"),
@@ -39,8 +40,8 @@ pub(super) fn start_virt_api(
     start(plane, assets, "virt-api", &flags, &format!("https://127.0.0.1:{port}/healthz"), |_| true)
 }
 
-/// Starts virt-controller, and waits until it is the leader. `serving` is its certificate and the key of the
-/// certificate.
+/// Starts virt-controller, and waits until it is the leader. `serving_certificate` is its certificate and the key of
+/// the certificate.
 ///
 /// # Errors
 /// Fails if virt-controller does not start; the error message has the end of its log.
@@ -49,11 +50,11 @@ pub(super) fn start_virt_controller(
     assets: &Assets,
     nodes: Nodes,
     kubeconfig: &Path,
-    serving: &[PathBuf; 2],
+    serving_certificate: &[PathBuf; 2],
     port: u16,
 ) -> Result<Running> {
     let mut flags = common_flags(kubeconfig, port);
-    let [certificate, key] = serving.each_ref().map(|file| file.display());
+    let [certificate, key] = serving_certificate.each_ref().map(|file| file.display());
     let version = assets.version();
     flags.extend([
         format!("--prom-cert-file={certificate}"),

@@ -39,8 +39,8 @@ impl VirtHandlers {
         result
     }
 
-    async fn sync_instance(&self, read: &DynamicObject) -> Result<()> {
-        let mut instance = serde_json::to_value(read)?;
+    async fn sync_instance(&self, current: &DynamicObject) -> Result<()> {
+        let mut instance = serde_json::to_value(current)?;
         if migration::is_complete(&instance) {
             self.end_source_pod(&instance).await?;
         }
@@ -50,13 +50,13 @@ impl VirtHandlers {
         }
         instance["apiVersion"] = self.instances.api_version.clone().into();
         instance["kind"] = self.instances.kind.clone().into();
-        let namespace = read.namespace().unwrap_or_default();
+        let namespace = current.namespace().unwrap_or_default();
         let api: Api<DynamicObject> =
             Api::namespaced_with(self.client.clone(), &namespace, &self.instances);
         // This kind has no status subresource. A patch of a list would remove fields with the value null from the list,
         // and virt-controller's patches, which test the whole list, would then fail forever.
         let instance = serde_json::from_value(instance)?;
-        match api.replace(&read.name_any(), &PostParams::default(), &instance).await {
+        match api.replace(&current.name_any(), &PostParams::default(), &instance).await {
             // Another program has written the instance. The next round handles the new version.
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
             replaced => Ok(replaced.map(drop)?),

@@ -75,11 +75,11 @@ impl Drop for Fleet {
     }
 }
 
-async fn create_host(client: &Client, name: &str, part: &FleetBehaviour) -> Result<()> {
+async fn create_host(client: &Client, name: &str, behaviour: &FleetBehaviour) -> Result<()> {
     let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}});
     let nodes: Api<Node> = Api::all(client.clone());
     nodes.create(&PostParams::default(), &serde_json::from_value(node)?).await?;
-    let spec = match part {
+    let spec = match behaviour {
         FleetBehaviour::Agents => json!({}),
         FleetBehaviour::AgentsAndSpecs(network) => json!({"networks": [
             {"name": network, "scenario": "VlanAwareBridge", "uplink": {"name": "eth1"}, "mtu": 9000},

@@ -7,7 +7,7 @@ use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
-use super::{NAMESPACE, TENANT, is_ipv4, machines_by_address, wait_until_condition};
+use super::{NAMESPACE, TENANT_OBJECT, is_ipv4, machines_by_address, wait_until_condition};
 
 /// Writes the conflicts that an agent reports.
 fn report_conflicts(plane: &ControlPlane, conflicts: &Value) {
@@ -30,9 +30,9 @@ pub(super) fn conflicts_of_hosts_are_reported(plane: &ControlPlane) {
         "False AddressInUse network {NAMESPACE}: 10.0.0.3 of {machine} on host rack1-a is in use by a machine with MAC \
          address 02:00:00:00:00:99: hosts do not answer the DHCP requests of these VMs; stop the other machines"
     );
-    wait_until_condition(plane, &TENANT, "AddressesReady", &words);
-    wait_until_condition(plane, &TENANT, "Ready", "False AddressInUse");
+    wait_until_condition(plane, &TENANT_OBJECT, "AddressesReady", &words);
+    wait_until_condition(plane, &TENANT_OBJECT, "Ready", "False AddressInUse");
     report_conflicts(plane, &json!([wrong]));
-    wait_until_condition(plane, &TENANT, "AddressesReady", "True AddressesReady");
+    wait_until_condition(plane, &TENANT_OBJECT, "AddressesReady", "True AddressesReady");
     report_conflicts(plane, &json!([]));
 }

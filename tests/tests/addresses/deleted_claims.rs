@@ -3,7 +3,7 @@
 use berth_tests::cluster::{ControlPlane, condition};
 use serde_json::json;
 
-use super::{NAMESPACE, SHORT_TIMEOUT, WEB, apply, machine_names, wait_until_condition};
+use super::{NAMESPACE, SHORT_TIMEOUT, WEB_DEPLOYMENT, apply, machine_names, wait_until_condition};
 
 /// Deletes a claim without waiting for the end of the deletion, because the controller may recreate it.
 fn delete_claim(plane: &ControlPlane, name: &str) {
@@ -41,16 +41,18 @@ pub(super) fn deleted_claims_are_created_again(plane: &ControlPlane) {
     let name = "cluster-shop-10.0.0.4";
     let before = plane.get_json(&["addressclaim", name]).unwrap();
     delete_claim(plane, name);
-    wait_until_condition(plane, &WEB, "AddressesReady", "False AddressClaimLost");
+    wait_until_condition(plane, &WEB_DEPLOYMENT, "AddressesReady", "False AddressClaimLost");
     let words = "uses 10.0.0.4, which AddressClaim reserved of machine office/printer has";
-    wait_until_condition(plane, &WEB, "AddressesReady", words);
+    wait_until_condition(plane, &WEB_DEPLOYMENT, "AddressesReady", words);
     assert_eq!(machine_names(plane, "web"), machines);
     assert!(plane.get_json(&["addressclaim", name]).is_err(), "no second claim to the address");
     plane.kubectl(&["delete", "addressclaim", "reserved"]).unwrap();
     wait_until_restored(plane, name, &before);
     plane
         .wait_until("the condition is removed", SHORT_TIMEOUT, |plane| {
-            condition(&plane.get_json(&WEB).ok()?, "AddressesReady").is_null().then_some(())
+            condition(&plane.get_json(&WEB_DEPLOYMENT).ok()?, "AddressesReady")
+                .is_null()
+                .then_some(())
         })
         .unwrap();
     assert_eq!(machine_names(plane, "web"), machines);

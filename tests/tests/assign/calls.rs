@@ -90,7 +90,7 @@ pub(crate) fn extender_is_killed_between_filter_and_bind(plane: &ControlPlane, b
         .wait_until("the fullest suitable host is the best host", SHORT_TIMEOUT, |_| {
             let one = bed.create_vm(Vm { cpus: 1, bypasses_scheduler: true, ..Vm::default() });
             let response = call_filter(bed, &one);
-            bed.server.delete(&format!("{PODS_PATH}/{one}"));
+            bed.client.delete(&format!("{PODS_PATH}/{one}"));
             (response["NodeNames"][0] == host.as_str()).then_some(())
         })
         .unwrap();
@@ -101,9 +101,9 @@ pub(crate) fn extender_is_killed_between_filter_and_bind(plane: &ControlPlane, b
 /// Sets the spec of the scheduler's Lease.
 pub(crate) fn set_lease(bed: &Testbed, spec: &Value) {
     let path = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/berth-scheduler";
-    let mut current = bed.server.get(path);
+    let mut current = bed.client.get(path);
     current["spec"] = spec.clone();
-    bed.server.put(path, &current);
+    bed.client.put(path, &current);
 }
 
 /// Releases the Lease, as a scheduler does when it terminates.
@@ -161,7 +161,7 @@ pub(crate) fn malformed_calls_are_answered(plane: &ControlPlane, bed: &Testbed) 
     let pod = json!({"metadata": {"name": "a", "namespace": "vms", "uid": "b"}, "spec": {"containers": []}});
     let response = post(bed.port, "filter", &json!({"Pod": pod, "NodeNames": names}).to_string());
     assert_eq!(response["FailedNodes"].as_object().unwrap().len(), 50_000);
-    assert_eq!(bed.server.get(PODS_PATH)["items"].as_array().unwrap().len(), 0);
+    assert_eq!(bed.client.get(PODS_PATH)["items"].as_array().unwrap().len(), 0);
     let errors =
         extender.metric("berth_assignment_decisions_total{call=\"filter\",result=\"error\"}");
     assert!((errors - 3.0).abs() < 0.1, "{errors}");

@@ -115,12 +115,12 @@ pub(crate) fn ten_thousand_vms_are_scheduled_despite_faults(
         "{VM_COUNT} VMs on {HOST_COUNT} hosts in {took} s, at most {} running, {fault_count} faults, {leader_count} of 2 schedulers were leader",
         churn.max_running
     );
-    assert!(fault_count >= FAULT_KINDS, "not every kind of fault occurred");
+    assert!(fault_count >= FAULT_KIND_COUNT, "not every kind of fault occurred");
     assert_eq!(leader_count, 2, "the leader never changed");
 }
 
 /// Number of kinds of faults.
-const FAULT_KINDS: usize = 6;
+const FAULT_KIND_COUNT: usize = 6;
 
 fn inject_fault(
     number: usize,
@@ -137,7 +137,7 @@ fn inject_fault(
             runtime.block_on(churn.run_round());
         }
     };
-    match number % FAULT_KINDS {
+    match number % FAULT_KIND_COUNT {
         0 => {
             eprintln!("the extender of {host} is killed");
             leader.kill_extender(plane);

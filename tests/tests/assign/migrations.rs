@@ -48,7 +48,7 @@ pub(crate) fn migration_targets_allocate_and_release_resources(
     let second = bed.create_vm(Vm { migration: Some("second"), ..moving });
     let message = bed.wait_until_refused(&second);
     assert!(message.contains("anti-affinity") && message.contains("zone"), "{message}");
-    bed.server.delete(&format!("{PODS_PATH}/{waiting}"));
+    bed.client.delete(&format!("{PODS_PATH}/{waiting}"));
     bed.write_all_reports();
     bed.wait_until_bound(&second);
     assert_eq!(bed.host_of(&second).as_deref(), Some(&*target_host));

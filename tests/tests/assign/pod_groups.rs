@@ -24,7 +24,7 @@ const OBSERVATION_TIME: Duration = Duration::from_secs(15);
 /// Creates a PodGroup of two VMs, each of which needs a zone, and returns the names of their pods.
 fn create_group(bed: &mut Testbed, name: &str) -> [String; 2] {
     let group = json!({"metadata": {"name": name}, "spec": {"schedulingPolicy": {"gang": {"minCount": 2}}}});
-    bed.server.post(GROUPS_PATH, &group);
+    bed.client.post(GROUPS_PATH, &group);
     [0, 1].map(|_| bed.create_vm(Vm { pod_group: Some(name), ..Vm::large("groups") }))
 }
 
@@ -53,7 +53,7 @@ fn wait_until_nothing_is_reserved(plane: &ControlPlane, extender: &Controller) {
 #[track_caller]
 fn assert_group_is_not_bound(bed: &Testbed, group: &[String; 2]) {
     for vm in group {
-        bed.server.wait_until_scheduled(&format!("{PODS_PATH}/{vm}"));
+        bed.client.wait_until_scheduled(&format!("{PODS_PATH}/{vm}"));
     }
     std::thread::sleep(OBSERVATION_TIME);
     for vm in group {
@@ -92,7 +92,7 @@ pub(crate) fn group_that_does_not_fit_is_not_bound(
     let group = create_group(bed, "too-large");
     assert_group_is_not_bound(bed, &group);
     for vm in &group {
-        bed.server.delete(&format!("{PODS_PATH}/{vm}"));
+        bed.client.delete(&format!("{PODS_PATH}/{vm}"));
     }
     wait_until_nothing_is_reserved(plane, extender);
     let next = bed.create_vm(Vm::large("groups"));
@@ -111,11 +111,11 @@ pub(crate) fn waiting_group_is_bound_later(
 ) {
     let group = create_group(bed, "late");
     assert_group_is_not_bound(bed, &group);
-    let pods = bed.server.get(PODS_PATH);
+    let pods = bed.client.get(PODS_PATH);
     for pod in pods["items"].as_array().unwrap() {
         if pod["spec"]["nodeName"] == "groups-1" {
             let name = pod["metadata"]["name"].as_str().unwrap();
-            bed.server.delete(&format!("{PODS_PATH}/{name}"));
+            bed.client.delete(&format!("{PODS_PATH}/{name}"));
         }
     }
     bed.write_all_reports();

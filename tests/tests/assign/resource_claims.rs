@@ -20,7 +20,7 @@ const UNRESERVED_CALLS: &str =
 fn create_device_class(bed: &Testbed) {
     let expression = format!("device.driver == \"{DRIVER}\"");
     let class = json!({"metadata": {"name": CLASS}, "spec": {"selectors": [{"cel": {"expression": expression}}]}});
-    bed.server.post(&format!("{API_PATH}/deviceclasses"), &class);
+    bed.client.post(&format!("{API_PATH}/deviceclasses"), &class);
 }
 
 /// Creates the ResourceSlice of a host with one device, as the driver on this host does.
@@ -28,20 +28,20 @@ fn publish_device(bed: &Testbed, host: &str) {
     let slice = json!({"metadata": {"name": format!("{host}-devices")}, "spec": {
         "driver": DRIVER, "nodeName": host, "devices": [{"name": "device-0"}],
         "pool": {"name": host, "generation": 1, "resourceSliceCount": 1}}});
-    bed.server.post(&format!("{API_PATH}/resourceslices"), &slice);
+    bed.client.post(&format!("{API_PATH}/resourceslices"), &slice);
 }
 
 /// Creates a claim of one device.
 fn create_claim(bed: &Testbed, name: &str) {
     let request = json!({"name": "device", "exactly": {"deviceClassName": CLASS}});
     let claim = json!({"metadata": {"name": name}, "spec": {"devices": {"requests": [request]}}});
-    bed.server.post(CLAIMS_PATH, &claim);
+    bed.client.post(CLAIMS_PATH, &claim);
 }
 
 /// Asserts that a claim is allocated on this host, and reserved for this pod.
 #[track_caller]
 fn assert_allocated(bed: &Testbed, claim: &str, host: &str, pod: &str) {
-    let claim = bed.server.get(&format!("{CLAIMS_PATH}/{claim}"));
+    let claim = bed.client.get(&format!("{CLAIMS_PATH}/{claim}"));
     let results = &claim["status"]["allocation"]["devices"]["results"];
     assert_eq!(results[0]["driver"], DRIVER, "{claim:#}");
     assert_eq!(results[0]["pool"], host, "{claim:#}");
@@ -92,7 +92,7 @@ pub(crate) fn vm_gets_the_host_of_its_device(
     let late = bed.create_vm(Vm::large("devices"));
     let message = bed.wait_until_refused(&late);
     assert!(message.contains("zone"), "{message}");
-    bed.server.delete(&format!("{PODS_PATH}/{late}"));
+    bed.client.delete(&format!("{PODS_PATH}/{late}"));
     assert_eq!(bed.assert_kubelets_admit_on(&["devices-0", "devices-1"]), 5);
     bed.write_all_reports();
 

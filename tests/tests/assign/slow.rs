@@ -74,7 +74,7 @@ pub(crate) fn binding_completes_within_the_scheduler_timeout(
     }
     assert!(answers.iter().any(|(_, error, _)| error.is_empty()), "{answers:?}");
     for vm in &vms {
-        bed.server.delete(&format!("{PODS_PATH}/{vm}"));
+        bed.client.delete(&format!("{PODS_PATH}/{vm}"));
     }
     drop(extender);
     release_lease(bed);
@@ -106,6 +106,6 @@ pub(crate) fn extender_is_ready_only_when_it_can_answer(plane: &ControlPlane, be
     );
     assert!(waits_for.contains("pods"), "{waits_for}");
     proxy.set_behaviour(RequestFilter::All, Behaviour::Forward);
-    bed.server.delete(&format!("{PODS_PATH}/{vm}"));
+    bed.client.delete(&format!("{PODS_PATH}/{vm}"));
     drop(extender);
 }

@@ -11,15 +11,15 @@ use berth_tests::controller::Controller;
 use serde_json::{Value, json};
 
 use crate::allocation::reported_allocation;
+use crate::curl_client::CurlClient;
 use crate::host::{HostDescription, ZoneDescription};
-use crate::server::Server;
 
 pub(crate) const PODS_PATH: &str = "/api/v1/namespaces/vms/pods";
 /// Time limit for operations that an operator would see as immediate, on a busy machine.
 pub(crate) const SHORT_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) struct Testbed {
-    pub(crate) server: Server,
+    pub(crate) client: CurlClient,
     pub(crate) hosts: BTreeMap<String, HostDescription>,
     pub(crate) port: u16,
     vm_count: usize,
@@ -62,12 +62,12 @@ impl<'a> Vm<'a> {
 
 impl Testbed {
     pub(crate) fn start(plane: &ControlPlane) -> Self {
-        let server = Server::new(plane);
-        server.post("/api/v1/namespaces", &json!({"metadata": {"name": "vms"}}));
+        let client = CurlClient::new(plane);
+        client.post("/api/v1/namespaces", &json!({"metadata": {"name": "vms"}}));
         let account = json!({"metadata": {"name": "default"}});
-        server.post("/api/v1/namespaces/vms/serviceaccounts", &account);
+        client.post("/api/v1/namespaces/vms/serviceaccounts", &account);
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let mut bed = Self { server, hosts: BTreeMap::new(), port, vm_count: 0 };
+        let mut bed = Self { client, hosts: BTreeMap::new(), port, vm_count: 0 };
         for number in 0..3 {
             bed.add_host(&format!("plain-{number}"), "plain", &[]);
         }
@@ -87,14 +87,14 @@ impl Testbed {
             ..HostDescription::default()
         };
         let node = serde_json::to_value(description.node()).unwrap();
-        self.server.post("/api/v1/nodes", &node);
+        self.client.post("/api/v1/nodes", &node);
         // A new Node has a not-ready taint, which the node controller would remove.
         let path = format!("/api/v1/nodes/{name}");
-        let mut current = self.server.get(&path);
+        let mut current = self.client.get(&path);
         current["spec"] = node["spec"].clone();
-        self.server.put(&path, &current);
+        self.client.put(&path, &current);
         let infra_node = serde_json::to_value(description.infra_node()).unwrap();
-        self.server.post("/apis/berth.dev/v1alpha1/infranodes", &infra_node);
+        self.client.post("/apis/berth.dev/v1alpha1/infranodes", &infra_node);
         self.hosts.insert(name.to_owned(), description);
         self.write_report(name);
     }
@@ -103,19 +103,19 @@ impl Testbed {
     pub(crate) fn add_node_without_agent(&self, name: &str, rack: &str, app: &str) {
         let node = json!({"metadata": {"name": name, "labels": {"rack": rack}},
             "status": {"allocatable": {"cpu": "8", "memory": "8Gi", "pods": "10"}}});
-        self.server.post("/api/v1/nodes", &node);
+        self.client.post("/api/v1/nodes", &node);
         let pod = json!({"metadata": {"name": format!("on-{name}"), "labels": {"app": app}}, "spec": {
             "nodeName": name, "automountServiceAccountToken": false,
             "containers": [{"name": "main", "image": "none"}]}});
-        self.server.post(PODS_PATH, &pod);
+        self.client.post(PODS_PATH, &pod);
     }
 
     /// Writes the agent's current report to the InfraNode.
     pub(crate) fn write_report(&self, name: &str) {
         let path = format!("/apis/berth.dev/v1alpha1/infranodes/{name}");
-        let mut current = self.server.get(&path);
+        let mut current = self.client.get(&path);
         current["status"] = serde_json::to_value(self.hosts[name].infra_node().status).unwrap();
-        self.server.put(&format!("{path}/status"), &current);
+        self.client.put(&format!("{path}/status"), &current);
     }
 
     /// Creates a VM's pod, and returns the pod's name.
@@ -170,12 +170,12 @@ impl Testbed {
             "uid": instance, "controller": true});
         let metadata = json!({"name": name, "labels": labels, "annotations": annotations, "ownerReferences": [owner]});
         let pod = json!({"metadata": metadata, "spec": spec});
-        self.server.post(PODS_PATH, &pod);
+        self.client.post(PODS_PATH, &pod);
         name
     }
 
     pub(crate) fn pod(&self, name: &str) -> Value {
-        self.server.get(&format!("{PODS_PATH}/{name}"))
+        self.client.get(&format!("{PODS_PATH}/{name}"))
     }
 
     pub(crate) fn host_of(&self, name: &str) -> Option<String> {
@@ -185,15 +185,15 @@ impl Testbed {
     /// Waits until a pod has a host, and returns how long this took.
     pub(crate) fn wait_until_bound(&self, name: &str) -> Duration {
         let begin = Instant::now();
-        self.server.wait_until_bound(&format!("{PODS_PATH}/{name}"));
+        self.client.wait_until_bound(&format!("{PODS_PATH}/{name}"));
         begin.elapsed()
     }
 
     /// Waits until the scheduler reports that a pod fits on no host, and returns the message.
     pub(crate) fn wait_until_refused(&self, name: &str) -> String {
-        let pod = self.server.wait_until_scheduled(&format!("{PODS_PATH}/{name}"));
+        let pod = self.client.wait_until_scheduled(&format!("{PODS_PATH}/{name}"));
         assert!(pod["spec"]["nodeName"].is_null(), "{name} is on {}", pod["spec"]["nodeName"]);
-        crate::server::condition(&pod)["message"].as_str().unwrap().to_owned()
+        crate::curl_client::condition(&pod)["message"].as_str().unwrap().to_owned()
     }
 
     /// Marks a pod as ended, as its kubelet does, and deletes the pod.
@@ -201,15 +201,15 @@ impl Testbed {
         let path = format!("{PODS_PATH}/{name}");
         let mut pod = self.pod(name);
         pod["status"]["phase"] = phase.into();
-        self.server.put(&format!("{path}/status"), &pod);
-        self.server.delete(&path);
+        self.client.put(&format!("{path}/status"), &pod);
+        self.client.delete(&path);
     }
 
     /// Deletes all VMs, and waits until the extender has released their resources.
     pub(crate) fn delete_all_vms(&mut self, extender: &Controller) {
-        let all = self.server.get(PODS_PATH);
+        let all = self.client.get(PODS_PATH);
         for pod in all["items"].as_array().unwrap() {
-            self.server
+            self.client
                 .delete(&format!("{PODS_PATH}/{}", pod["metadata"]["name"].as_str().unwrap()));
         }
         self.write_all_reports();
@@ -241,7 +241,7 @@ impl Testbed {
 
     /// Returns the kubelets' allocations by host, and the uids of the pods that hold the allocations.
     fn kubelet_states(&self) -> BTreeMap<String, (HostState, Vec<String>)> {
-        let all = self.server.get(PODS_PATH);
+        let all = self.client.get(PODS_PATH);
         let mut pods: Vec<&Value> = all["items"].as_array().unwrap().iter().collect();
         // The binding is the last write to each pod.
         pods.sort_by_key(|pod| binding_version(pod));

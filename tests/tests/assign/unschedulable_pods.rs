@@ -33,7 +33,7 @@ pub(crate) fn pods_wait_when_zones_are_full(plane: &ControlPlane, bed: &mut Test
     );
     // One of the waiting VMs is scheduled after another VM has ended and the agent has reported the free resources.
     bed.write_all_reports();
-    bed.server.delete(&format!("{}/{}", crate::testbed::PODS_PATH, vms[0]));
+    bed.client.delete(&format!("{}/{}", crate::testbed::PODS_PATH, vms[0]));
     std::thread::sleep(Duration::from_secs(5));
     assert!(
         late.iter().all(|vm| bed.host_of(vm).is_none()),
@@ -75,10 +75,10 @@ pub(crate) fn reported_free_resources_are_used(
         .wait_until(condition, crate::testbed::SHORT_TIMEOUT, |_| {
             let pod_name = bed.create_vm(Vm::large("reported"));
             let pod = bed
-                .server
+                .client
                 .wait_until_scheduled(&format!("{}/{pod_name}", crate::testbed::PODS_PATH));
             let is_waiting = pod["spec"]["nodeName"].is_null();
-            bed.server.delete(&format!("{}/{pod_name}", crate::testbed::PODS_PATH));
+            bed.client.delete(&format!("{}/{pod_name}", crate::testbed::PODS_PATH));
             is_waiting.then_some(())
         })
         .unwrap();
@@ -131,11 +131,11 @@ pub(crate) fn pods_on_nodes_without_a_report_are_considered(
     bed.add_host("near-0", "near", &[]);
     bed.add_node_without_agent("bare-0", "near", "database");
     let vm = bed.create_vm(Vm { cpus: 1, affinity: Some("database"), ..Vm::default() });
-    let pod = bed.server.wait_until_scheduled(&format!("{}/{vm}", crate::testbed::PODS_PATH));
-    let message = crate::server::condition(&pod)["message"].clone();
+    let pod = bed.client.wait_until_scheduled(&format!("{}/{vm}", crate::testbed::PODS_PATH));
+    let message = crate::curl_client::condition(&pod)["message"].clone();
     assert_eq!(pod["spec"]["nodeName"], "near-0", "{message}\n{}", plane.log_tail("extender"));
     // No agent reports the resources of this pod; the following tests query all hosts that have pods.
-    bed.server.delete(&format!("{}/on-bare-0", crate::testbed::PODS_PATH));
+    bed.client.delete(&format!("{}/on-bare-0", crate::testbed::PODS_PATH));
 }
 
 /// Kills the extender while many pods are created: no resource is allocated twice, and all pods that fit are

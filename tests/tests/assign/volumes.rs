@@ -19,20 +19,20 @@ const SELECTED_NODE_ANNOTATION: &str = "volume.kubernetes.io/selected-node";
 fn create_storage_class(bed: &Testbed) {
     let class = json!({"metadata": {"name": "late"}, "provisioner": "example.com/late",
         "volumeBindingMode": "WaitForFirstConsumer"});
-    bed.server.post("/apis/storage.k8s.io/v1/storageclasses", &class);
+    bed.client.post("/apis/storage.k8s.io/v1/storageclasses", &class);
 }
 
 fn create_claim(bed: &Testbed, name: &str) {
     let claim = json!({"metadata": {"name": name}, "spec": {"storageClassName": "late",
         "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}});
-    bed.server.post(CLAIMS_PATH, &claim);
+    bed.client.post(CLAIMS_PATH, &claim);
 }
 
 /// Waits until the scheduler has selected a node for a claim, and waits for the volume (`PreBind`).
 fn wait_until_node_selected(bed: &Testbed, claim: &str) -> String {
     let begin = Instant::now();
     loop {
-        let claim_object = bed.server.get(&format!("{CLAIMS_PATH}/{claim}"));
+        let claim_object = bed.client.get(&format!("{CLAIMS_PATH}/{claim}"));
         if let Some(node) =
             claim_object["metadata"]["annotations"][SELECTED_NODE_ANNOTATION].as_str()
         {
@@ -47,9 +47,9 @@ fn wait_until_node_selected(bed: &Testbed, claim: &str) -> String {
 /// volume controller do.
 fn provision_volume(bed: &Testbed, claim: &str, host: &str) {
     let path = format!("{CLAIMS_PATH}/{claim}");
-    let mut claim_object = bed.server.get(&path);
+    let mut claim_object = bed.client.get(&path);
     let volume = format!("of-{claim}");
-    bed.server.post(VOLUMES_PATH, &json!({"metadata": {"name": volume}, "spec": {
+    bed.client.post(VOLUMES_PATH, &json!({"metadata": {"name": volume}, "spec": {
         "storageClassName": "late", "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"},
         "local": {"path": "/disk"},
         "claimRef": {"kind": "PersistentVolumeClaim", "apiVersion": "v1", "namespace": "vms", "name": claim,
@@ -59,11 +59,11 @@ fn provision_volume(bed: &Testbed, claim: &str, host: &str) {
     }}));
     claim_object["spec"]["volumeName"] = volume.clone().into();
     claim_object["metadata"]["annotations"]["pv.kubernetes.io/bind-completed"] = "yes".into();
-    bed.server.put(&path, &claim_object);
+    bed.client.put(&path, &claim_object);
     for path in [path, format!("{VOLUMES_PATH}/{volume}")] {
-        let mut current = bed.server.get(&path);
+        let mut current = bed.client.get(&path);
         current["status"]["phase"] = "Bound".into();
-        bed.server.put(&format!("{path}/status"), &current);
+        bed.client.put(&format!("{path}/status"), &current);
     }
 }
 
@@ -91,7 +91,7 @@ pub(crate) fn reservation_survives_a_kill_in_prebind(
     for other in &others {
         // The new scheduler first waits for the Lease of the old scheduler.
         let pod =
-            bed.server.wait_until_scheduled(&format!("{}/{other}", crate::testbed::PODS_PATH));
+            bed.client.wait_until_scheduled(&format!("{}/{other}", crate::testbed::PODS_PATH));
         match pod["spec"]["nodeName"].as_str() {
             Some(host) => *vms_by_host.entry(host.to_owned()).or_default() += 1,
             None => waiting.push(other.clone()),
@@ -161,8 +161,8 @@ fn create_instance(bed: &Testbed, name: &str, claim: Option<&str>) -> String {
             "domain": {"cpu": {"cores": 5, "dedicatedCpuPlacement": true}, "memory": {"guest": "64Mi"},
                 "devices": {"autoattachPodInterface": false}}},
         "status": {"phase": "Pending"}});
-    bed.server.post(path, &object);
-    let created = bed.server.get(&format!("{path}/{name}"));
+    bed.client.post(path, &object);
+    let created = bed.client.get(&format!("{path}/{name}"));
     created["metadata"]["uid"].as_str().unwrap().to_owned()
 }
 

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::instances::NAMESPACE;
-use crate::machines::{BANK, SHOP};
+use crate::machines::{BANK_NAMESPACE, SHOP_NAMESPACE};
 use crate::testbed::Testbed;
 
 /// Objects of machines, as arguments of `kubectl get`.
@@ -30,7 +30,7 @@ const OBJECTS_OF_TENANTS: [&[&str]; 5] = [
 
 /// Tests that no object of a machine remains after its MachineDeployment is deleted.
 pub(crate) fn deleted_machines_leave_no_objects(bed: &Testbed) {
-    for (namespace, deployment) in [(BANK, "db"), (SHOP, "web")] {
+    for (namespace, deployment) in [(BANK_NAMESPACE, "db"), (SHOP_NAMESPACE, "web")] {
         let delete = ["delete", "machinedeployment", deployment, "-n", namespace, "--wait=false"];
         bed.plane.kubectl(&delete).unwrap();
     }

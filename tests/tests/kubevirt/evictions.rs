@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use berth_tests::cluster::{ADMIN_TOKEN, condition};
 use serde_json::{Value, json};
 
-use crate::machines::{SHOP, launcher_pod, machines, wait_until_machines_run};
+use crate::machines::{SHOP_NAMESPACE, launcher_pod, machines, wait_until_machines_run};
 use crate::testbed::{Testbed, text};
 
 /// User of the controller.
@@ -16,10 +16,10 @@ const CONTROLLER: &str = "system:serviceaccount:berth-system:berth-controller";
 /// Tests a VM with the eviction strategy `External`: the eviction is refused, the instance names the Node to leave, and
 /// the controller moves the machine: by a live migration if another host fits, otherwise by a replacement.
 pub(crate) fn evicted_machine_leaves_its_host(bed: &Testbed) {
-    let machine = machines(bed, SHOP, "web").remove(0);
+    let machine = machines(bed, SHOP_NAMESPACE, "web").remove(0);
     assert_eq!(machine["spec"]["template"]["spec"]["evictionStrategy"], "External");
     let name = text(&machine["metadata"]["name"]);
-    let pod = launcher_pod(bed, SHOP, &machine);
+    let pod = launcher_pod(bed, SHOP_NAMESPACE, &machine);
     let host = text(&pod["spec"]["nodeName"]);
     bed.simulation.completes_migrations.store(false, Ordering::SeqCst);
     let (code, response) = evict(bed, &pod);
@@ -32,15 +32,16 @@ pub(crate) fn evicted_machine_leaves_its_host(bed: &Testbed) {
             .then_some(())
     });
     bed.simulation.completes_migrations.store(true, Ordering::SeqCst);
-    bed.wait_until("the machine has left its host", &["vmi", name, "-n", SHOP], || {
-        let instance = bed.get("vmi", SHOP, name);
+    bed.wait_until("the machine has left its host", &["vmi", name, "-n", SHOP_NAMESPACE], || {
+        let instance = bed.get("vmi", SHOP_NAMESPACE, name);
         (instance.is_null() || instance["status"]["nodeName"] != host).then_some(())
     });
-    for migration in bed.list("virtualmachineinstancemigrations", &["-n", SHOP]) {
+    for migration in bed.list("virtualmachineinstancemigrations", &["-n", SHOP_NAMESPACE]) {
         assert!(text(&migration["metadata"]["name"]).starts_with("berth-drain-"), "{migration:#}");
     }
-    let replicas = bed.get("machinedeployment", SHOP, "web")["spec"]["replicas"].as_u64().unwrap();
-    wait_until_machines_run(bed, SHOP, "web", replicas);
+    let replicas =
+        bed.get("machinedeployment", SHOP_NAMESPACE, "web")["spec"]["replicas"].as_u64().unwrap();
+    wait_until_machines_run(bed, SHOP_NAMESPACE, "web", replicas);
     bed.wait_until("the evacuation has ended", &["infranode", host], || {
         condition(&bed.plane.infra_node(host), "Draining").is_null().then_some(())
     });
@@ -50,10 +51,10 @@ pub(crate) fn evicted_machine_leaves_its_host(bed: &Testbed) {
 /// Tests that an uncordoned host keeps its machine: the controller ends the evacuation by the subresource of virt-api,
 /// with its own permissions. All hosts are cordoned before, so the machine can neither be migrated nor replaced.
 pub(crate) fn cancelled_evacuation_keeps_the_machine(bed: &Testbed) {
-    let machine = machines(bed, SHOP, "web").remove(0);
+    let machine = machines(bed, SHOP_NAMESPACE, "web").remove(0);
     let name = text(&machine["metadata"]["name"]);
-    let instance = bed.get("vmi", SHOP, name);
-    let pod = launcher_pod(bed, SHOP, &machine);
+    let instance = bed.get("vmi", SHOP_NAMESPACE, name);
+    let pod = launcher_pod(bed, SHOP_NAMESPACE, &machine);
     let host = text(&pod["spec"]["nodeName"]);
     for node in bed.list("nodes", &[]) {
         bed.plane.kubectl(&["cordon", text(&node["metadata"]["name"])]).unwrap();
@@ -65,17 +66,22 @@ pub(crate) fn cancelled_evacuation_keeps_the_machine(bed: &Testbed) {
         (condition["reason"] == "HostCordoned" && text(&condition["message"]).contains(name))
             .then_some(())
     });
-    assert_eq!(bed.get("vmi", SHOP, name)["status"]["evacuationNodeName"], host);
+    assert_eq!(bed.get("vmi", SHOP_NAMESPACE, name)["status"]["evacuationNodeName"], host);
     bed.plane.kubectl(&["uncordon", host]).unwrap();
-    bed.wait_until("virt-api has ended the evacuation", &["vmi", name, "-n", SHOP], || {
-        let instance = bed.get("vmi", SHOP, name);
-        text(&instance["status"]["evacuationNodeName"]).is_empty().then_some(())
-    });
+    bed.wait_until(
+        "virt-api has ended the evacuation",
+        &["vmi", name, "-n", SHOP_NAMESPACE],
+        || {
+            let instance = bed.get("vmi", SHOP_NAMESPACE, name);
+            text(&instance["status"]["evacuationNodeName"]).is_empty().then_some(())
+        },
+    );
     bed.wait_until("the host is not drained", &["infranode", host], || {
         condition(&bed.plane.infra_node(host), "Draining").is_null().then_some(())
     });
-    let path = format!("/namespaces/{SHOP}/virtualmachineinstances/{name}/evacuate/cancel");
-    bed.wait_until("the request is in the audit log", &["vmi", name, "-n", SHOP], || {
+    let path =
+        format!("/namespaces/{SHOP_NAMESPACE}/virtualmachineinstances/{name}/evacuate/cancel");
+    bed.wait_until("the request is in the audit log", &["vmi", name, "-n", SHOP_NAMESPACE], || {
         let log = std::fs::read_to_string(bed.plane.folder().join("audit.log")).ok()?;
         let events = log.lines().filter(|line| line.contains(&path));
         let mut events = events.filter_map(|line| serde_json::from_str::<Value>(line).ok());
@@ -89,11 +95,12 @@ pub(crate) fn cancelled_evacuation_keeps_the_machine(bed: &Testbed) {
     for node in bed.list("nodes", &[]) {
         bed.plane.kubectl(&["uncordon", text(&node["metadata"]["name"])]).unwrap();
     }
-    let kept = bed.get("vmi", SHOP, name);
+    let kept = bed.get("vmi", SHOP_NAMESPACE, name);
     assert_eq!(kept["metadata"]["uid"], instance["metadata"]["uid"], "{kept:#}");
     assert_eq!(kept["status"]["nodeName"], host);
-    let replicas = bed.get("machinedeployment", SHOP, "web")["spec"]["replicas"].as_u64().unwrap();
-    wait_until_machines_run(bed, SHOP, "web", replicas);
+    let replicas =
+        bed.get("machinedeployment", SHOP_NAMESPACE, "web")["spec"]["replicas"].as_u64().unwrap();
+    wait_until_machines_run(bed, SHOP_NAMESPACE, "web", replicas);
 }
 
 /// Requests the eviction of a pod, and returns the status code and the response. kubectl does not print the code.

@@ -10,9 +10,9 @@ use crate::hosts::TENANT_HOSTS;
 use crate::testbed::{Testbed, text};
 
 /// Namespace of a tenant whose machines have exclusive CPUs and huge pages.
-pub(crate) const BANK: &str = "cluster-bank";
+pub(crate) const BANK_NAMESPACE: &str = "cluster-bank";
 /// Namespace of a tenant whose machines have no instance type.
-pub(crate) const SHOP: &str = "cluster-shop";
+pub(crate) const SHOP_NAMESPACE: &str = "cluster-shop";
 /// Instance type to which the machines of the bank are changed.
 const SMALL_TYPE: &str = "performance-2";
 
@@ -21,7 +21,7 @@ const SMALL_TYPE: &str = "performance-2";
 pub(crate) fn machines_are_accepted_and_placed(bed: &Testbed) {
     apply_examples(bed);
     for (tenant, namespace, deployment, count) in
-        [("bank", BANK, "db", 2), ("shop", SHOP, "web", 3)]
+        [("bank", BANK_NAMESPACE, "db", 2), ("shop", SHOP_NAMESPACE, "web", 3)]
     {
         let machines = wait_until_machines_run(bed, namespace, deployment, count);
         bed.wait_until(&format!("tenant {tenant} is ready"), &["tenantcluster", tenant], || {
@@ -37,8 +37,8 @@ pub(crate) fn machines_are_accepted_and_placed(bed: &Testbed) {
         }
     }
     let mut hosts = BTreeSet::new();
-    for machine in machines(bed, BANK, "db") {
-        let pod = launcher_pod(bed, BANK, &machine);
+    for machine in machines(bed, BANK_NAMESPACE, "db") {
+        let pod = launcher_pod(bed, BANK_NAMESPACE, &machine);
         assert_eq!(pod["status"]["qosClass"], "Guaranteed");
         let zones = &wait_until_reported(bed, &pod)["zones"];
         assert_eq!(zones.as_array().unwrap().len(), 1, "the VM does not fit into one zone");
@@ -50,16 +50,16 @@ pub(crate) fn machines_are_accepted_and_placed(bed: &Testbed) {
 
 /// Tests the rollout after a change of the template: all machines are replaced.
 pub(crate) fn changed_flavor_replaces_machines(bed: &Testbed) {
-    let before = machine_names(bed, BANK, "db");
+    let before = machine_names(bed, BANK_NAMESPACE, "db");
     let machine = json!({"virtualMachine": {"flavor": {"name": SMALL_TYPE}}});
     let value = json!({"cloudProviderSpec": machine});
     let template = json!({"spec": {"providerSpec": {"value": value}}});
-    bed.patch("machinedeployment", BANK, "db", &json!({"spec": {"template": template}}));
-    let after = wait_until_machines_run(bed, BANK, "db", 2);
+    bed.patch("machinedeployment", BANK_NAMESPACE, "db", &json!({"spec": {"template": template}}));
+    let after = wait_until_machines_run(bed, BANK_NAMESPACE, "db", 2);
     for machine in &after {
         assert!(!before.contains(text(&machine["metadata"]["name"])), "{machine:#}");
         assert_eq!(machine["spec"]["instancetype"]["name"], SMALL_TYPE);
-        let compute = &launcher_pod(bed, BANK, machine)["spec"]["containers"][0];
+        let compute = &launcher_pod(bed, BANK_NAMESPACE, machine)["spec"]["containers"][0];
         // The emulator's thread has an additional CPU.
         assert_eq!(compute["resources"]["requests"]["cpu"], "3", "{compute:#}");
     }
@@ -73,36 +73,40 @@ pub(crate) fn edited_instance_type_applies_to_new_machines(bed: &Testbed) {
     let set_memory = |guest: &str| {
         bed.patch(kind, "default", SMALL_TYPE, &json!({"spec": {"memory": {"guest": guest}}}));
     };
-    let before = machine_names(bed, BANK, "db");
+    let before = machine_names(bed, BANK_NAMESPACE, "db");
     let uids = || -> BTreeSet<String> {
-        let instances = before.iter().map(|name| bed.get("vmi", BANK, name));
+        let instances = before.iter().map(|name| bed.get("vmi", BANK_NAMESPACE, name));
         instances.map(|instance| text(&instance["metadata"]["uid"]).to_owned()).collect()
     };
     let uids_before = uids();
     set_memory("6Gi");
-    scale(bed, BANK, "db", 3);
-    for machine in wait_until_machines_run(bed, BANK, "db", 3) {
+    scale(bed, BANK_NAMESPACE, "db", 3);
+    for machine in wait_until_machines_run(bed, BANK_NAMESPACE, "db", 3) {
         let name = text(&machine["metadata"]["name"]);
         let expected = if before.contains(name) { "8Gi" } else { "6Gi" };
-        let instance = bed.get("vmi", BANK, name);
+        let instance = bed.get("vmi", BANK_NAMESPACE, name);
         assert_eq!(instance["spec"]["domain"]["memory"]["guest"], expected, "{name}");
     }
     assert_eq!(uids(), uids_before, "an existing VM was restarted");
     set_memory("8Gi");
-    scale(bed, BANK, "db", 2);
-    wait_until_machines_run(bed, BANK, "db", 2);
-    assert_eq!(machine_names(bed, BANK, "db"), before, "the youngest machine must be deleted");
+    scale(bed, BANK_NAMESPACE, "db", 2);
+    wait_until_machines_run(bed, BANK_NAMESPACE, "db", 2);
+    assert_eq!(
+        machine_names(bed, BANK_NAMESPACE, "db"),
+        before,
+        "the youngest machine must be deleted"
+    );
     bed.assert_kubelets_admit();
 }
 
 /// Tests that a machine whose guest has shut down is replaced, because its run strategy does not start it again.
 pub(crate) fn ended_machine_is_replaced(bed: &Testbed) {
-    let name = machine_names(bed, SHOP, "web").pop_first().unwrap();
+    let name = machine_names(bed, SHOP_NAMESPACE, "web").pop_first().unwrap();
     // virt-handler reports the end of a guest.
     let ended = json!({"status": {"phase": "Succeeded"}}).to_string();
-    let patch = ["patch", "vmi", &name, "-n", SHOP, "--type=merge", "-p", &ended];
+    let patch = ["patch", "vmi", &name, "-n", SHOP_NAMESPACE, "--type=merge", "-p", &ended];
     bed.plane.kubectl_with(bed.kubevirt.kubeconfig(), &patch, "").unwrap();
-    wait_until_replaced(bed, SHOP, "web", &name);
+    wait_until_replaced(bed, SHOP_NAMESPACE, "web", &name);
     bed.assert_kubelets_admit();
 }
 

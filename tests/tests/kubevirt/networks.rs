@@ -5,38 +5,39 @@ use berth_tests::cluster::condition;
 use serde_json::{Value, json};
 
 use crate::hosts::{BRIDGE_RESOURCE, HOST_WITHOUT_BRIDGE, TENANT_HOSTS};
-use crate::machines::{BANK, SHOP, scale, wait_until_machines_run};
+use crate::machines::{BANK_NAMESPACE, SHOP_NAMESPACE, scale, wait_until_machines_run};
 use crate::testbed::{Testbed, text};
 
 /// Tests that only the bridge, which the pod does not request, keeps a VM off a host: a fourth VM with anti-affinity
 /// waits although a fourth host is empty, and gets this host when the host reports the bridge.
 pub(crate) fn vms_get_only_hosts_with_their_network(bed: &Testbed) {
-    for pod in bed.launcher_pods(BANK).iter().chain(&bed.launcher_pods(SHOP)) {
+    for pod in bed.launcher_pods(BANK_NAMESPACE).iter().chain(&bed.launcher_pods(SHOP_NAMESPACE)) {
         assert_requests_no_bridge(pod);
         assert!(TENANT_HOSTS.contains(&text(&pod["spec"]["nodeName"])));
     }
-    scale(bed, BANK, "db", 4);
-    let waiting = bed.wait_until("the fourth VM is refused", &["pods", "-n", BANK], || {
-        let pods = bed.launcher_pods(BANK);
-        let bound = pods.iter().filter(|pod| pod["spec"]["nodeName"].is_string()).count();
-        let is_refused = |pod: &&Value| {
-            condition(pod, "PodScheduled")["reason"] == "Unschedulable"
-                && pod["spec"]["nodeName"].is_null()
-        };
-        pods.iter().find(is_refused).filter(|_| bound == 3).cloned()
-    });
+    scale(bed, BANK_NAMESPACE, "db", 4);
+    let waiting =
+        bed.wait_until("the fourth VM is refused", &["pods", "-n", BANK_NAMESPACE], || {
+            let pods = bed.launcher_pods(BANK_NAMESPACE);
+            let bound = pods.iter().filter(|pod| pod["spec"]["nodeName"].is_string()).count();
+            let is_refused = |pod: &&Value| {
+                condition(pod, "PodScheduled")["reason"] == "Unschedulable"
+                    && pod["spec"]["nodeName"].is_null()
+            };
+            pods.iter().find(is_refused).filter(|_| bound == 3).cloned()
+        });
     assert_requests_no_bridge(&waiting);
     set_bridge(bed, &json!("1000"));
     let name = text(&waiting["metadata"]["name"]);
-    bed.wait_until("the fourth VM is bound", &["pod", name, "-n", BANK], || {
-        let pod = bed.get("pod", BANK, name);
+    bed.wait_until("the fourth VM is bound", &["pod", name, "-n", BANK_NAMESPACE], || {
+        let pod = bed.get("pod", BANK_NAMESPACE, name);
         let host = pod["spec"]["nodeName"].as_str()?;
         assert_eq!(host, HOST_WITHOUT_BRIDGE);
         Some(())
     });
-    wait_until_machines_run(bed, BANK, "db", 4);
-    scale(bed, BANK, "db", 2);
-    wait_until_machines_run(bed, BANK, "db", 2);
+    wait_until_machines_run(bed, BANK_NAMESPACE, "db", 4);
+    scale(bed, BANK_NAMESPACE, "db", 2);
+    wait_until_machines_run(bed, BANK_NAMESPACE, "db", 2);
     set_bridge(bed, &Value::Null);
     bed.assert_kubelets_admit();
 }

@@ -2,15 +2,15 @@
 
 use berth_tests::check::CheckOutput;
 
-use crate::machines::BANK;
+use crate::machines::BANK_NAMESPACE;
 use crate::testbed::Testbed;
 
 /// Tests that the check of the feature gate `ExternalNetResourceInjection` warns exactly if KubeVirt creates launcher
 /// pods that do not request their bridge, and that the other findings agree with the running programs.
 pub(crate) fn checks_agree_with_kubevirt(bed: &Testbed) {
     let output = CheckOutput::run(&bed.plane.kubeconfig(), &[]).unwrap();
-    let pods = bed.launcher_pods(BANK);
-    assert!(!pods.is_empty(), "no launcher pod in {BANK}");
+    let pods = bed.launcher_pods(BANK_NAMESPACE);
+    assert!(!pods.is_empty(), "no launcher pod in {BANK_NAMESPACE}");
     let requests_bridge = pods.iter().all(|pod| {
         let containers = pod["spec"]["containers"].as_array().unwrap();
         containers.iter().any(|one| one["resources"].to_string().contains("bridge."))

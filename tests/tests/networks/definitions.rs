@@ -57,7 +57,7 @@ const SEPARATE_BRIDGES: ExampleOverrides = ExampleOverrides {
 pub(crate) fn tenants_are_isolated_by_definitions(hosts: &mut [Host; 2]) {
     let shared = DesiredNetworks::from_hosts(hosts, &SHARED_BRIDGE);
     bridge_of_the_plugin_does_not_isolate_tenants(&mut hosts[0], &shared);
-    for (desired, shared, mtu) in
+    for (desired, has_shared_bridge, mtu) in
         [(shared, true, 1450), (DesiredNetworks::from_hosts(hosts, &SEPARATE_BRIDGES), false, 2000)]
     {
         let states = run_on_both_hosts(hosts, |number, host| {
@@ -69,13 +69,13 @@ pub(crate) fn tenants_are_isolated_by_definitions(hosts: &mut [Host; 2]) {
             }
             (before, empty)
         });
-        assert_ports_are_in_their_vlan(hosts, &desired, shared);
+        assert_ports_are_in_their_vlan(hosts, &desired, has_shared_bridge);
         assert_vms_of_tenant_reach_each_other(hosts, &desired, mtu);
         for [from, to] in [["shop", "bank"], ["bank", "shop"]] {
             assert_tenants_are_isolated(hosts, &desired, from, to);
         }
         assert_spoofed_frames_are_dropped(hosts, &desired);
-        tenant_is_removed_with_its_last_port(&mut hosts[0], &desired, shared);
+        tenant_is_removed_with_its_last_port(&mut hosts[0], &desired, has_shared_bridge);
         run_on_both_hosts(hosts, |number, host| {
             let (before, empty) = &states[number];
             for vm in vms_on_host(number).filter(|vm| number == 1 || vm.tenant == "shop") {
@@ -186,7 +186,11 @@ fn bridge_of_the_plugin_does_not_isolate_tenants(host: &mut Host, desired: &Desi
 
 /// Asserts that a port on the shared bridge is untagged in its tenant's VLAN and in no other VLAN, and that a port
 /// of a tenant with its own bridge is on that bridge.
-fn assert_ports_are_in_their_vlan(hosts: &mut [Host; 2], desired: &DesiredNetworks, shared: bool) {
+fn assert_ports_are_in_their_vlan(
+    hosts: &mut [Host; 2],
+    desired: &DesiredNetworks,
+    has_shared_bridge: bool,
+) {
     for (number, host) in hosts.iter_mut().enumerate() {
         let bridge =
             |tenant| desired.configuration_field(tenant, "bridge").as_str().unwrap().to_owned();
@@ -194,7 +198,7 @@ fn assert_ports_are_in_their_vlan(hosts: &mut [Host; 2], desired: &DesiredNetwor
             let all = host.run_checked(&format!("ls /sys/class/net/{bridge}/brif")).unwrap();
             all.lines().filter(|name| name.starts_with("veth")).map(str::to_owned).collect()
         };
-        if !shared {
+        if !has_shared_bridge {
             for tenant in ["shop", "bank"] {
                 let ports: Vec<String> = ports(host, &bridge(tenant));
                 assert_eq!(
@@ -295,9 +299,13 @@ fn assert_spoofed_frames_are_dropped(hosts: &mut [Host; 2], desired: &DesiredNet
 
 /// Tests that the agent reports and keeps a tenant that the controller removes from a host while pods still use it.
 /// The tenant is removed with the last of these pods.
-fn tenant_is_removed_with_its_last_port(host: &mut Host, desired: &DesiredNetworks, shared: bool) {
+fn tenant_is_removed_with_its_last_port(
+    host: &mut Host,
+    desired: &DesiredNetworks,
+    has_shared_bridge: bool,
+) {
     let vlan = desired.vlan("bank");
-    let network_exists = if shared {
+    let network_exists = if has_shared_bridge {
         format!("bridge vlan show dev trunk0 | grep -qw {vlan}")
     } else {
         format!("ip link show tn{vlan} && ip link show tn{vlan}-v")

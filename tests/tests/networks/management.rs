@@ -10,8 +10,8 @@ use crate::{
 };
 
 /// Returns a network on the uplink of the host's own traffic.
-fn network_manifest(allow: bool) -> String {
-    let allow = if allow { ", allowManagement: true" } else { "" };
+fn network_manifest(is_management_allowed: bool) -> String {
+    let allow = if is_management_allowed { ", allowManagement: true" } else { "" };
     format!(
         "{{name: tenants, scenario: VlanAwareBridge, uplink: {{name: trunk0{allow}}}, bridge: br-tenant, mtu: 1500}}"
     )

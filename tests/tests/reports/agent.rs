@@ -29,9 +29,9 @@ pub(crate) struct RunningPod {
 
 impl RunningPod {
     /// Returns true if these resources were allocated to a plain init container.
-    pub(crate) fn is_plain_init(&self, given: &ContainerAllocation) -> bool {
+    pub(crate) fn is_plain_init(&self, allocation: &ContainerAllocation) -> bool {
         let mut inits = self.pod.init_containers.iter().filter(|one| one.is_plain_init());
-        inits.any(|one| one.name == given.name)
+        inits.any(|one| one.name == allocation.name)
     }
 
     /// Returns true if a plain init container has devices that no later container has taken over. The kubelet keeps
@@ -42,8 +42,8 @@ impl RunningPod {
             for one in self
                 .allocations
                 .iter()
-                .filter(|given| selected(given))
-                .flat_map(|given| &given.devices)
+                .filter(|allocation| selected(allocation))
+                .flat_map(|allocation| &allocation.devices)
             {
                 let near = one.per_numa_node.iter().map(|n| (Some(n.numa_node_id), n.count));
                 for (zone, count) in near.chain([(None, one.without_numa_node)]) {
@@ -54,8 +54,8 @@ impl RunningPod {
         };
         // Sidecars do not count: a sidecar that starts before the init containers takes over none of their devices.
         let taken_over =
-            sums(&|given| self.pod.containers.iter().any(|one| one.name == given.name));
-        let mut inits = sums(&|given| self.is_plain_init(given)).into_iter();
+            sums(&|allocation| self.pod.containers.iter().any(|one| one.name == allocation.name));
+        let mut inits = sums(&|allocation| self.is_plain_init(allocation)).into_iter();
         inits.any(|(key, count)| count > taken_over.get(&key).copied().unwrap_or_default())
     }
 }
@@ -141,11 +141,11 @@ fn zone_facts(case: &Case, zone: &super::case::Zone) -> Zone {
 /// Returns the agent's report for these running pods and this state of the kubelet's managers.
 pub(crate) fn report(
     case: &Case,
-    empty: &HostFacts,
+    facts_without_pods: &HostFacts,
     running: &BTreeMap<String, RunningPod>,
     state: &KubeletState,
 ) -> InfraNode {
-    let mut facts = empty.clone();
+    let mut facts = facts_without_pods.clone();
     let cpu_state = cpu_manager_state(case, running, state).to_string();
     facts.kubelet.cpu_state =
         Some(serde_json::from_str(&cpu_state).expect("the checkpoint is valid"));
@@ -182,8 +182,10 @@ fn cpu_manager_state(
     let policy = &case.kubelet_configuration.cpu_manager_policy;
     let mut entries: BTreeMap<&str, BTreeMap<&str, &str>> = BTreeMap::new();
     for (uid, one) in running {
-        for given in one.allocations.iter().filter(|given| !given.exclusive_cpus.is_empty()) {
-            entries.entry(uid).or_default().insert(&given.name, &given.exclusive_cpus);
+        for allocation in
+            one.allocations.iter().filter(|allocation| !allocation.exclusive_cpus.is_empty())
+        {
+            entries.entry(uid).or_default().insert(&allocation.name, &allocation.exclusive_cpus);
         }
     }
     let shared = state.default_cpu_set.as_deref().unwrap_or_default();
@@ -197,11 +199,13 @@ fn memory_manager_state(
 ) -> Value {
     let mut entries: BTreeMap<&str, BTreeMap<&str, Vec<Value>>> = BTreeMap::new();
     for (uid, one) in running {
-        for given in one.allocations.iter().filter(|given| !given.memory_blocks.is_empty()) {
-            let blocks = given.memory_blocks.iter().map(|block| {
+        for allocation in
+            one.allocations.iter().filter(|allocation| !allocation.memory_blocks.is_empty())
+        {
+            let blocks = allocation.memory_blocks.iter().map(|block| {
                 json!({"numaAffinity": block.numa_nodes, "type": block.kind, "size": block.size_bytes})
             });
-            entries.entry(uid).or_default().insert(&given.name, blocks.collect());
+            entries.entry(uid).or_default().insert(&allocation.name, blocks.collect());
         }
     }
     let mut zones = BTreeMap::new();
@@ -240,10 +244,10 @@ fn list_pod_resources(case: &Case, running: &BTreeMap<String, RunningPod>) -> Po
     let pools = case.host.device_pools.iter().flat_map(|pool| {
         entries(&pool.resource_name, &pool.devices_per_numa_node, pool.devices_without_numa_node)
     });
-    let container = |given: &ContainerAllocation| ContainerResources {
-        name: given.name.clone(),
-        cpu_ids: parse_cpus(&given.exclusive_cpus).iter().map(Into::into).collect(),
-        devices: given
+    let container = |allocation: &ContainerAllocation| ContainerResources {
+        name: allocation.name.clone(),
+        cpu_ids: parse_cpus(&allocation.exclusive_cpus).iter().map(Into::into).collect(),
+        devices: allocation
             .devices
             .iter()
             .flat_map(|one| entries(&one.resource_name, &one.per_numa_node, one.without_numa_node))
@@ -257,7 +261,7 @@ fn list_pod_resources(case: &Case, running: &BTreeMap<String, RunningPod>) -> Po
         containers: one
             .allocations
             .iter()
-            .filter(|given| !one.is_plain_init(given))
+            .filter(|allocation| !one.is_plain_init(allocation))
             .map(container)
             .collect(),
     });

@@ -112,7 +112,7 @@ pub(crate) fn replay(case: &Case, tally: &mut Tally) {
     tally.case_count += 1;
     let mut replay = Replay {
         case,
-        empty: agent::host_facts(case),
+        facts_without_pods: agent::host_facts(case),
         engine: Engine::new(),
         running: BTreeMap::new(),
     };
@@ -123,7 +123,7 @@ pub(crate) fn replay(case: &Case, tally: &mut Tally) {
 
 struct Replay<'c> {
     case: &'c Case,
-    empty: berth_host_facts::HostFacts,
+    facts_without_pods: berth_host_facts::HostFacts,
     engine: Engine,
     running: BTreeMap<String, RunningPod>,
 }
@@ -179,7 +179,7 @@ impl Replay<'_> {
         tally: &mut Tally,
     ) -> Result<HostId, Difference> {
         tally.report_count += 1;
-        let infra = agent::report(self.case, &self.empty, &self.running, state);
+        let infra = agent::report(self.case, &self.facts_without_pods, &self.running, state);
         let mut problems = Vec::new();
         let facts = ReportedHost::read(&infra, Some(&self.node_object()), &mut problems)
             .map_err(|problem| problem.to_string())?;
@@ -242,7 +242,7 @@ impl Replay<'_> {
         }
         tally.admitted_pods += 1;
         tally.pods_on_several_zones += usize::from(zone_sets(&outcome.containers).len() > 1);
-        let mut devices = outcome.containers.iter().flat_map(|given| &given.devices);
+        let mut devices = outcome.containers.iter().flat_map(|allocation| &allocation.devices);
         tally.pods_with_devices += usize::from(devices.any(|one| !one.per_numa_node.is_empty()));
         drop(self.engine.add_bound_pod(&request, host));
         let running = RunningPod { pod: pod.clone(), allocations: outcome.containers.clone() };
@@ -269,7 +269,9 @@ impl Replay<'_> {
         if !expected.is_deterministic() {
             return Ok(());
         }
-        for (given, placement) in outcome.containers.iter().zip(expected.placements(state.host())) {
+        for (allocation, placement) in
+            outcome.containers.iter().zip(expected.placements(state.host()))
+        {
             let mut predicted: Vec<MemoryBlock> = placement
                 .memory
                 .iter()
@@ -279,20 +281,20 @@ impl Replay<'_> {
                     numa_nodes: block.zones.clone(),
                 })
                 .collect();
-            let mut recorded = given.memory_blocks.clone();
+            let mut recorded = allocation.memory_blocks.clone();
             predicted.sort();
             recorded.sort();
             let zones: BTreeSet<Option<u32>> =
                 placement.devices.iter().map(|(_, zone, _)| *zone).collect();
             if predicted != recorded
-                || zones != device_zones(given)
-                || placement.cpus != parse_cpus(&given.exclusive_cpus)
+                || zones != device_zones(allocation)
+                || placement.cpus != parse_cpus(&allocation.exclusive_cpus)
             {
-                let name = &given.name;
-                let devices = device_zones(given);
+                let name = &allocation.name;
+                let devices = device_zones(allocation);
                 return Err(format!(
                     "{name}\n  kubelet  {recorded:?} {} {devices:?}\n  engine  {placement:?}",
-                    given.exclusive_cpus
+                    allocation.exclusive_cpus
                 )
                 .into());
             }
@@ -307,10 +309,10 @@ impl Replay<'_> {
         let plain: Vec<&Container> =
             running.pod.init_containers.iter().filter(|one| one.is_plain_init()).collect();
         for name in names {
-            let index = running.allocations.iter().position(|given| given.name == *name);
-            for given in running.allocations.iter_mut().take(index.unwrap_or_default()) {
-                if plain.iter().any(|init| init.name == given.name) {
-                    given.memory_blocks.clear();
+            let index = running.allocations.iter().position(|allocation| allocation.name == *name);
+            for allocation in running.allocations.iter_mut().take(index.unwrap_or_default()) {
+                if plain.iter().any(|init| init.name == allocation.name) {
+                    allocation.memory_blocks.clear();
                 }
             }
         }
@@ -328,7 +330,7 @@ impl Replay<'_> {
             }
         }
         let blocks = self.running.values().flat_map(|one| &one.allocations);
-        for block in blocks.flat_map(|given| &given.memory_blocks) {
+        for block in blocks.flat_map(|allocation| &allocation.memory_blocks) {
             *used.entry((group(&block.numa_nodes), &block.kind)).or_default() -=
                 i128::from(block.size_bytes);
         }
@@ -365,13 +367,13 @@ fn has_broken_group(state: &KubeletState) -> bool {
 }
 
 /// Returns the sets of zones that blocks come from.
-fn zone_sets(given: &[ContainerAllocation]) -> BTreeSet<&[u32]> {
-    given.iter().flat_map(|one| &one.memory_blocks).map(|block| &*block.numa_nodes).collect()
+fn zone_sets(allocations: &[ContainerAllocation]) -> BTreeSet<&[u32]> {
+    allocations.iter().flat_map(|one| &one.memory_blocks).map(|block| &*block.numa_nodes).collect()
 }
 
-fn device_zones(given: &ContainerAllocation) -> BTreeSet<Option<u32>> {
+fn device_zones(allocation: &ContainerAllocation) -> BTreeSet<Option<u32>> {
     let mut zones = BTreeSet::new();
-    for devices in &given.devices {
+    for devices in &allocation.devices {
         zones.extend(devices.per_numa_node.iter().map(|one| Some(one.numa_node_id)));
         if devices.without_numa_node > 0 {
             zones.insert(None);

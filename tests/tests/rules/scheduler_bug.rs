@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::server::Server;
+use crate::curl_client::CurlClient;
 
-pub(crate) fn has_namespace_selector_bug(server: &Server) -> bool {
+pub(crate) fn has_namespace_selector_bug(client: &CurlClient) -> bool {
     let (node, namespace) = ("/api/v1/nodes/flaw", "flawed");
     let amounts = json!({"cpu": "1", "memory": "1Gi", "pods": "5"});
     let node_object = json!({
@@ -12,13 +12,13 @@ pub(crate) fn has_namespace_selector_bug(server: &Server) -> bool {
         "status": {"capacity": amounts, "allocatable": amounts,
             "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}]},
     });
-    server.post("/api/v1/nodes", &node_object);
-    let mut current = server.get(node);
+    client.post("/api/v1/nodes", &node_object);
+    let mut current = client.get(node);
     current["spec"]["taints"] = Value::Null;
-    server.put(node, &current);
-    server.post("/api/v1/namespaces", &json!({"metadata": {"name": namespace}}));
+    client.put(node, &current);
+    client.post("/api/v1/namespaces", &json!({"metadata": {"name": namespace}}));
     let account = json!({"metadata": {"name": "default"}});
-    server.post(&format!("/api/v1/namespaces/{namespace}/serviceaccounts"), &account);
+    client.post(&format!("/api/v1/namespaces/{namespace}/serviceaccounts"), &account);
     let pods = format!("/api/v1/namespaces/{namespace}/pods");
     let pod = |name: &str, affinity: Value| {
         json!({
@@ -27,19 +27,19 @@ pub(crate) fn has_namespace_selector_bug(server: &Server) -> bool {
                 "containers": [{"name": "c", "image": "none"}]},
         })
     };
-    server.post(&pods, &pod("first", Value::Null));
-    server.wait_until_bound(&format!("{pods}/first"));
+    client.post(&pods, &pod("first", Value::Null));
+    client.wait_until_bound(&format!("{pods}/first"));
     let other_namespaces =
         json!({"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": [namespace]});
     let term = json!({"topologyKey": "flaw", "labelSelector": {"matchLabels": {"flaw": "here"}},
         "namespaceSelector": {"matchExpressions": [other_namespaces]}});
     let anti =
         json!({"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}});
-    server.post(&pods, &pod("second", anti));
-    let second = server.wait_until_scheduled(&format!("{pods}/second"));
+    client.post(&pods, &pod("second", anti));
+    let second = client.wait_until_scheduled(&format!("{pods}/second"));
     for name in ["first", "second"] {
-        server.delete(&format!("{pods}/{name}"));
+        client.delete(&format!("{pods}/{name}"));
     }
-    server.delete(node);
+    client.delete(node);
     second["spec"]["nodeName"].is_null()
 }

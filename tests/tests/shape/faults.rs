@@ -7,18 +7,18 @@ use super::{MANIFEST_PATH, assert_same, read_state, write_manifest, write_sample
 
 /// Returns delays in milliseconds after which `apply` is killed: spread over its whole duration, without
 /// repetition.
-fn kill_delays(n: u32) -> impl Iterator<Item = u32> {
+fn kill_delays(count: u32) -> impl Iterator<Item = u32> {
     // The stride is coprime to the range, so each moment occurs once, and early and late moments alternate.
-    (0..n).map(move |i| (i * 617 + 31) % 1500)
+    (0..count).map(move |i| (i * 617 + 31) % 1500)
 }
 
 /// Kills `apply` (and in every second round also `revert`) after these delays, then runs the same command without a
 /// kill, and asserts that `revert` restores the former state.
-pub(super) fn killed_commands_are_completed(host: &mut Host, n: u32) {
+pub(super) fn killed_commands_are_completed(host: &mut Host, count: u32) {
     write_sample_manifest(host);
     let before = read_state(host);
     let mut cut_short = 0;
-    for (round, millis) in kill_delays(n).enumerate() {
+    for (round, millis) in kill_delays(count).enumerate() {
         let seconds = f64::from(millis) / 1000.0;
         let kill = |command: &str| {
             format!("timeout --signal=KILL {seconds:.3} berth-agent {command} >/dev/null 2>&1")
@@ -143,8 +143,8 @@ pub(super) fn values_reset_by_a_reboot_are_not_restored(host: &mut Host) {
 
 /// Cuts the power after various delays; afterwards the rollback ledger is intact, and has only entries of the current
 /// boot.
-pub(super) fn ledger_survives_power_cuts(host: &mut Host, n: u32) {
-    for millis in kill_delays(n) {
+pub(super) fn ledger_survives_power_cuts(host: &mut Host, count: u32) {
+    for millis in kill_delays(count) {
         let seconds = f64::from(millis) / 1000.0;
         host.start_command(&format!(
             "while berth-agent apply -f {MANIFEST_PATH} && berth-agent revert; do :; done"

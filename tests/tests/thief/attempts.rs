@@ -39,12 +39,12 @@ pub(crate) struct Attempt {
 }
 
 pub(crate) fn new_attempt(
-    expect: ExpectedResult,
+    expected_result: ExpectedResult,
     what: impl Into<String>,
     request: Request,
 ) -> Attempt {
     Attempt {
-        expected_result: expect,
+        expected_result,
         description: what.into(),
         request,
         credential: None,
@@ -53,8 +53,8 @@ pub(crate) fn new_attempt(
 }
 
 impl Attempt {
-    pub(crate) fn with_credential(self, who: &Credential) -> Self {
-        Self { credential: Some(who.clone()), ..self }
+    pub(crate) fn with_credential(self, credential: &Credential) -> Self {
+        Self { credential: Some(credential.clone()), ..self }
     }
 
     pub(crate) fn expect_value(mut self, pointer: &'static str, value: impl Into<Value>) -> Self {
@@ -65,20 +65,20 @@ impl Attempt {
 
 /// Returns all attempts in the order of execution: attempts that need a missing InfraNode come before its creation,
 /// and attacks on objects come after the agent has created the objects.
-pub(crate) fn all_attempts(world: &TestCluster<'_>) -> Vec<(&'static str, Vec<Attempt>)> {
+pub(crate) fn all_attempts(test_cluster: &TestCluster<'_>) -> Vec<(&'static str, Vec<Attempt>)> {
     vec![
-        ("A missing InfraNode", infra_nodes::creation_attempts(world)),
-        ("Regular requests of the agent", permitted::agent_requests(world)),
-        ("The agent's own Node", nodes::own_node_attempts(world)),
+        ("A missing InfraNode", infra_nodes::creation_attempts(test_cluster)),
+        ("Regular requests of the agent", permitted::agent_requests(test_cluster)),
+        ("The agent's own Node", nodes::own_node_attempts(test_cluster)),
         ("Other Nodes", nodes::other_node_attempts()),
         ("InfraNodes", infra_nodes::update_attempts()),
-        ("Leases", reports::lease_attempts(world)),
-        ("Events", reports::event_attempts(world)),
+        ("Leases", reports::lease_attempts(test_cluster)),
+        ("Events", reports::event_attempts(test_cluster)),
         ("NodeResourceTopologies", reports::topology_attempts()),
         ("Other writes", other_requests::write_attempts()),
         ("Reads", other_requests::read_attempts()),
-        ("Other credentials", credentials::other_credential_attempts(world)),
-        ("Requests of other clients", permitted::other_client_requests(world)),
+        ("Other credentials", credentials::other_credential_attempts(test_cluster)),
+        ("Requests of other clients", permitted::other_client_requests(test_cluster)),
     ]
 }
 

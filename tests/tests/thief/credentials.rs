@@ -10,8 +10,8 @@ use crate::request::{Credential, apply, post};
 use crate::test_cluster::TestCluster;
 use crate::{OTHER_NODE, OWN_NODE};
 
-pub(crate) fn other_credential_attempts(world: &TestCluster<'_>) -> Vec<Attempt> {
-    let unbound = world.token(Value::Null);
+pub(crate) fn other_credential_attempts(test_cluster: &TestCluster<'_>) -> Vec<Attempt> {
+    let unbound = test_cluster.token(Value::Null);
     let config_map =
         json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "unbound"}});
     let mut all = vec![
@@ -23,9 +23,9 @@ pub(crate) fn other_credential_attempts(world: &TestCluster<'_>) -> Vec<Attempt>
         )
         .with_credential(&unbound),
     ];
-    if world.supports("tokens bound to a Node", Version(1, 31)) {
-        let bound = world.token(
-            json!({"apiVersion": "v1", "kind": "Node", "name": OTHER_NODE, "uid": world.uid(OTHER_NODE)}),
+    if test_cluster.supports("tokens bound to a Node", Version(1, 31)) {
+        let bound = test_cluster.token(
+            json!({"apiVersion": "v1", "kind": "Node", "name": OTHER_NODE, "uid": test_cluster.uid(OTHER_NODE)}),
         );
         all.push(label_node_attempt(Succeeds, "a token bound to node-b", &bound, OTHER_NODE));
         all.push(label_node_attempt(DeniedByPolicy, "a token bound to node-b", &bound, OWN_NODE));
@@ -35,7 +35,7 @@ pub(crate) fn other_credential_attempts(world: &TestCluster<'_>) -> Vec<Attempt>
         ("other-user", DeniedByPolicy),
         ("berth:agent:", DeniedByPolicy),
     ] {
-        let certificate = world.certificate(user);
+        let certificate = test_cluster.certificate(user);
         let description = format!("a certificate of {user}, group berth:agents");
         all.push(label_node_attempt(own, &description, &certificate, OWN_NODE));
         all.push(label_node_attempt(DeniedByPolicy, &description, &certificate, OTHER_NODE));
@@ -45,7 +45,7 @@ pub(crate) fn other_credential_attempts(world: &TestCluster<'_>) -> Vec<Attempt>
 
 /// Returns a minimal report of an agent about its Node: an unused label.
 fn label_node_attempt(
-    expect: ExpectedResult,
+    expected_result: ExpectedResult,
     description: &str,
     credential: &Credential,
     name: &str,
@@ -55,7 +55,7 @@ fn label_node_attempt(
     labels[format!("host.berth.dev/{label}")] = "true".into();
     let object = node_object(name, labels, json!({}), json!([host_tuned_condition()]));
     new_attempt(
-        expect,
+        expected_result,
         format!("{description}: label of {name}"),
         apply(&node_status_path(name), object),
     )

@@ -10,9 +10,9 @@ use crate::test_cluster::TestCluster;
 use crate::{OTHER_NODE, OWN_NODE};
 
 /// Returns attempts that need a missing InfraNode of node-a.
-pub(crate) fn creation_attempts(world: &TestCluster<'_>) -> Vec<Attempt> {
+pub(crate) fn creation_attempts(test_cluster: &TestCluster<'_>) -> Vec<Attempt> {
     let create_with = |what: &str, pointer: &str, value: Value| {
-        let mut object = infra_node(world, OWN_NODE);
+        let mut object = infra_node(test_cluster, OWN_NODE);
         let (parent, key) = pointer.rsplit_once('/').unwrap();
         object.pointer_mut(parent).unwrap()[key] = value;
         // The field manager is the agent's, so that only the content is the reason of the denial.
@@ -22,7 +22,7 @@ pub(crate) fn creation_attempts(world: &TestCluster<'_>) -> Vec<Attempt> {
             post(&format!("{INFRA_NODES}?fieldManager=berth-agent"), object),
         )
     };
-    let mut unnamed = infra_node(world, OWN_NODE);
+    let mut unnamed = infra_node(test_cluster, OWN_NODE);
     unnamed["metadata"]["generateName"] = OWN_NODE.into();
     unnamed["metadata"].as_object_mut().unwrap().remove("name");
     vec![
@@ -33,7 +33,7 @@ pub(crate) fn creation_attempts(world: &TestCluster<'_>) -> Vec<Attempt> {
         create_with(
             "create its own with another Node as the owner",
             "/metadata/ownerReferences",
-            json!([owner_reference(world, OTHER_NODE)]),
+            json!([owner_reference(test_cluster, OTHER_NODE)]),
         ),
         create_with(
             "create its own with a field of another manager",

@@ -12,8 +12,8 @@ use crate::request::{apply, delete, merge_patch, post, strategic_patch};
 use crate::test_cluster::TestCluster;
 use crate::{OTHER_NODE, OWN_NODE};
 
-pub(crate) fn own_node_attempts(world: &TestCluster<'_>) -> Vec<Attempt> {
-    let mut all = own_node_status_attempts(world);
+pub(crate) fn own_node_attempts(test_cluster: &TestCluster<'_>) -> Vec<Attempt> {
+    let mut all = own_node_status_attempts(test_cluster);
     let here = node_path(OWN_NODE);
     let taint = json!({"spec": {"taints": [{"key": "a", "effect": "NoExecute"}]}});
     let spec =
@@ -57,7 +57,7 @@ pub(crate) fn own_node_attempts(world: &TestCluster<'_>) -> Vec<Attempt> {
 }
 
 /// Returns attempts through the status subresource, which accepts labels, annotations and the whole status.
-fn own_node_status_attempts(world: &TestCluster<'_>) -> Vec<Attempt> {
+fn own_node_status_attempts(test_cluster: &TestCluster<'_>) -> Vec<Attempt> {
     let status = node_status_path(OWN_NODE);
     let control_plane =
         json!({"host.berth.dev/kvm": "true", "node-role.kubernetes.io/control-plane": ""});
@@ -107,7 +107,7 @@ fn own_node_status_attempts(world: &TestCluster<'_>) -> Vec<Attempt> {
         ("a finalizer", json!({"metadata": {"finalizers": ["x.y/z"]}})),
         (
             "another Node as its owner",
-            json!({"metadata": {"ownerReferences": [owner_reference(world, OTHER_NODE)]}}),
+            json!({"metadata": {"ownerReferences": [owner_reference(test_cluster, OTHER_NODE)]}}),
         ),
         ("remove all conditions", json!({"status": {"conditions": []}})),
         ("capacity: cpu", json!({"status": {"capacity": {"cpu": "800"}}})),
@@ -135,7 +135,7 @@ fn own_node_status_attempts(world: &TestCluster<'_>) -> Vec<Attempt> {
         ),
         ("remove the status", json!({"status": null})),
     ];
-    if world.has_policy {
+    if test_cluster.has_policy {
         // Since 1.22, fields that a kubelet sets at registration have no owner, and the server deletes them with the
         // last field that an apply withdraws. Kubernetes 1.20 keeps such fields, so this attempt would cause no damage
         // there.

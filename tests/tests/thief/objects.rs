@@ -40,18 +40,18 @@ pub(crate) fn extended_resources() -> Value {
     json!({"berth.dev/pinnable-cpus": "4", "bridge.network.kubevirt.io/br-tenant": "1k"})
 }
 
-pub(crate) fn owner_reference(world: &TestCluster<'_>, name: &str) -> Value {
-    json!({"apiVersion": "v1", "kind": "Node", "name": name, "uid": world.uid(name)})
+pub(crate) fn owner_reference(test_cluster: &TestCluster<'_>, name: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Node", "name": name, "uid": test_cluster.uid(name)})
 }
 
 /// Returns an empty InfraNode that its Node owns, as the agent creates it.
-pub(crate) fn infra_node(world: &TestCluster<'_>, name: &str) -> Value {
+pub(crate) fn infra_node(test_cluster: &TestCluster<'_>, name: &str) -> Value {
     json!({
         "apiVersion": "berth.dev/v1alpha1", "kind": "InfraNode",
         "metadata": {
             "name": name,
             "annotations": {"berth.dev/created-by": "berth-agent"},
-            "ownerReferences": [owner_reference(world, name)],
+            "ownerReferences": [owner_reference(test_cluster, name)],
         },
         "spec": {},
     })
@@ -61,12 +61,17 @@ pub(crate) fn infra_node_status(name: &str, status: Value) -> Value {
     json!({"apiVersion": "berth.dev/v1alpha1", "kind": "InfraNode", "metadata": {"name": name}, "status": status})
 }
 
-pub(crate) fn lease(world: &TestCluster<'_>, name: &str, namespace: &str, minute: u8) -> Value {
+pub(crate) fn lease(
+    test_cluster: &TestCluster<'_>,
+    name: &str,
+    namespace: &str,
+    minute: u8,
+) -> Value {
     // If the name is no Node's name, any owner is sufficient.
     let owner = if [OWN_NODE, OTHER_NODE].contains(&name) { name } else { OWN_NODE };
     json!({
         "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
-        "metadata": {"name": name, "namespace": namespace, "ownerReferences": [self::owner_reference(world, owner)]},
+        "metadata": {"name": name, "namespace": namespace, "ownerReferences": [self::owner_reference(test_cluster, owner)]},
         "spec": {
             "holderIdentity": name, "leaseDurationSeconds": 120,
             "renewTime": format!("2026-01-01T00:{minute:02}:00.000000Z"),
@@ -75,8 +80,12 @@ pub(crate) fn lease(world: &TestCluster<'_>, name: &str, namespace: &str, minute
 }
 
 /// Returns an Event about an object, which is given as `apiVersion kind name`.
-pub(crate) fn event(world: &TestCluster<'_>, metadata: Value, about: [&str; 3]) -> Value {
-    let [version, kind, name] = about;
+pub(crate) fn event(
+    test_cluster: &TestCluster<'_>,
+    metadata: Value,
+    regarding: [&str; 3],
+) -> Value {
+    let [version, kind, name] = regarding;
     let mut event = json!({
         "apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": metadata, "eventTime": MICRO_TIMESTAMP,
         "reportingController": "berth-agent", "reportingInstance": OWN_NODE, "action": "Shape", "reason": "Applied",
@@ -86,7 +95,7 @@ pub(crate) fn event(world: &TestCluster<'_>, metadata: Value, about: [&str; 3]) 
     // Before 1.23, the API server accepts an Event about a cluster-scoped object only in `kube-system`, because of a
     // bug: https://github.com/kubernetes/kubernetes/pull/100125. With `regarding.namespace: default`, it accepts the
     // Event in `default`, where a thief would create it.
-    if world.version() < Version(1, 23) {
+    if test_cluster.version() < Version(1, 23) {
         event["regarding"]["namespace"] = "default".into();
     }
     event

@@ -14,9 +14,9 @@ use crate::objects::{
 use crate::request::{apply, force_apply, merge_patch, post};
 use crate::test_cluster::TestCluster;
 
-pub(crate) fn agent_requests(world: &TestCluster<'_>) -> Vec<Attempt> {
+pub(crate) fn agent_requests(test_cluster: &TestCluster<'_>) -> Vec<Attempt> {
     let mut all = own_node_requests();
-    all.extend(object_requests(world));
+    all.extend(object_requests(test_cluster));
     all.push(new_attempt(
         Succeeds,
         "reviews its permissions",
@@ -25,7 +25,7 @@ pub(crate) fn agent_requests(world: &TestCluster<'_>) -> Vec<Attempt> {
             json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectRulesReview", "spec": {"namespace": "default"}}),
         ),
     ));
-    if world.supports("reviews its identity", Version(1, 28)) {
+    if test_cluster.supports("reviews its identity", Version(1, 28)) {
         all.push(new_attempt(
             Succeeds,
             "reviews its identity",
@@ -70,7 +70,7 @@ fn own_node_requests() -> Vec<Attempt> {
     ]
 }
 
-fn object_requests(world: &TestCluster<'_>) -> Vec<Attempt> {
+fn object_requests(test_cluster: &TestCluster<'_>) -> Vec<Attempt> {
     let infra_nodes = format!("{INFRA_NODES}?fieldManager=berth-agent");
     let status = json!({
         "observedGeneration": 1,
@@ -78,13 +78,13 @@ fn object_requests(world: &TestCluster<'_>) -> Vec<Attempt> {
             {"type": "Ready", "status": "True", "reason": "Applied", "message": "the host matches the spec", "lastTransitionTime": TIMESTAMP},
         ],
     });
-    let about = ["berth.dev/v1alpha1", "InfraNode", OWN_NODE];
+    let regarding = ["berth.dev/v1alpha1", "InfraNode", OWN_NODE];
     let events = format!("{EVENTS}?fieldManager=berth-agent");
     vec![
         new_attempt(
             Succeeds,
             "creates its InfraNode",
-            post(&infra_nodes, infra_node(world, OWN_NODE)),
+            post(&infra_nodes, infra_node(test_cluster, OWN_NODE)),
         ),
         new_attempt(
             Succeeds,
@@ -94,7 +94,7 @@ fn object_requests(world: &TestCluster<'_>) -> Vec<Attempt> {
                 json!({"metadata": {"labels": {"held": "1"}}}),
             ),
         )
-        .with_credential(&world.admin_credential)
+        .with_credential(&test_cluster.admin_credential)
         .expect_value("/metadata/labels/held", "1"),
         new_attempt(
             Succeeds,
@@ -105,23 +105,32 @@ fn object_requests(world: &TestCluster<'_>) -> Vec<Attempt> {
         new_attempt(
             Succeeds,
             "creates its Lease",
-            force_apply(&format!("{LEASES}/{OWN_NODE}"), lease(world, OWN_NODE, "berth-system", 0)),
+            force_apply(
+                &format!("{LEASES}/{OWN_NODE}"),
+                lease(test_cluster, OWN_NODE, "berth-system", 0),
+            ),
         ),
         new_attempt(
             Succeeds,
             "renews its Lease",
-            force_apply(&format!("{LEASES}/{OWN_NODE}"), lease(world, OWN_NODE, "berth-system", 1)),
+            force_apply(
+                &format!("{LEASES}/{OWN_NODE}"),
+                lease(test_cluster, OWN_NODE, "berth-system", 1),
+            ),
         )
         .expect_value("/spec/renewTime", "2026-01-01T00:01:00.000000Z"),
         new_attempt(
             Succeeds,
             "Event of its InfraNode",
-            post(&events, event(world, json!({"name": "own"}), about)),
+            post(&events, event(test_cluster, json!({"name": "own"}), regarding)),
         ),
         new_attempt(
             Succeeds,
             "Event of its Node, named by the server",
-            post(&events, event(world, json!({"generateName": "own-"}), ["v1", "Node", OWN_NODE])),
+            post(
+                &events,
+                event(test_cluster, json!({"generateName": "own-"}), ["v1", "Node", OWN_NODE]),
+            ),
         ),
         new_attempt(
             Succeeds,
@@ -134,7 +143,7 @@ fn object_requests(world: &TestCluster<'_>) -> Vec<Attempt> {
 
 /// Returns writes of other clients. The server evaluates the policy for every write in the cluster, and the policy
 /// must not deny writes of other clients.
-pub(crate) fn other_client_requests(world: &TestCluster<'_>) -> Vec<Attempt> {
+pub(crate) fn other_client_requests(test_cluster: &TestCluster<'_>) -> Vec<Attempt> {
     let infra_node = format!("{INFRA_NODES}/{OWN_NODE}");
     let mut all = vec![
         new_attempt(
@@ -170,7 +179,7 @@ pub(crate) fn other_client_requests(world: &TestCluster<'_>) -> Vec<Attempt> {
         .expect_value("/spec", json!({})),
     ];
     for attempt in &mut all {
-        attempt.credential = Some(world.admin_credential.clone());
+        attempt.credential = Some(test_cluster.admin_credential.clone());
     }
     all
 }

@@ -9,32 +9,32 @@ use crate::request::{apply, delete, force_apply, merge_patch, post};
 use crate::test_cluster::TestCluster;
 use crate::{OTHER_NODE, OWN_NODE};
 
-pub(crate) fn lease_attempts(world: &TestCluster<'_>) -> Vec<Attempt> {
+pub(crate) fn lease_attempts(test_cluster: &TestCluster<'_>) -> Vec<Attempt> {
     let kubelets =
         format!("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{OWN_NODE}");
-    let controller = lease(world, "berth-controller", "berth-system", 0);
+    let controller = lease(test_cluster, "berth-controller", "berth-system", 0);
     vec![
         new_attempt(
             DeniedByPolicy,
             "the Lease of another Node",
             force_apply(
                 &format!("{LEASES}/{OTHER_NODE}"),
-                lease(world, OTHER_NODE, "berth-system", 0),
+                lease(test_cluster, OTHER_NODE, "berth-system", 0),
             ),
         ),
         new_attempt(DeniedByPolicy, "create a Lease berth-controller", post(LEASES, controller)),
         new_attempt(
             DeniedByRbac,
             "the Lease of its kubelet",
-            force_apply(&kubelets, lease(world, OWN_NODE, "kube-node-lease", 0)),
+            force_apply(&kubelets, lease(test_cluster, OWN_NODE, "kube-node-lease", 0)),
         ),
         new_attempt(DeniedByRbac, "delete its own", delete(&format!("{LEASES}/{OWN_NODE}"))),
     ]
 }
 
-pub(crate) fn event_attempts(world: &TestCluster<'_>) -> Vec<Attempt> {
-    let about = |name: &str, about| event(world, json!({"name": name}), about);
-    let in_system = event(world, json!({"name": "e3"}), ["v1", "Node", OWN_NODE]);
+pub(crate) fn event_attempts(test_cluster: &TestCluster<'_>) -> Vec<Attempt> {
+    let event_about = |name: &str, regarding| event(test_cluster, json!({"name": name}), regarding);
+    let in_system = event(test_cluster, json!({"name": "e3"}), ["v1", "Node", OWN_NODE]);
     let core = json!({
         "apiVersion": "v1", "kind": "Event", "metadata": {"name": "e4"},
         "involvedObject": {"kind": "Node", "name": OWN_NODE}, "reason": "x", "message": "m", "type": "Normal",
@@ -43,12 +43,12 @@ pub(crate) fn event_attempts(world: &TestCluster<'_>) -> Vec<Attempt> {
         new_attempt(
             DeniedByPolicy,
             "an Event of another InfraNode",
-            post(EVENTS, about("e1", ["berth.dev/v1alpha1", "InfraNode", OTHER_NODE])),
+            post(EVENTS, event_about("e1", ["berth.dev/v1alpha1", "InfraNode", OTHER_NODE])),
         ),
         new_attempt(
             DeniedByPolicy,
             "an Event of a pod with the name of its Node",
-            post(EVENTS, about("e2", ["v1", "Pod", OWN_NODE])),
+            post(EVENTS, event_about("e2", ["v1", "Pod", OWN_NODE])),
         ),
         new_attempt(
             DeniedByPolicy,

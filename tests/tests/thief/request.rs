@@ -120,12 +120,12 @@ impl fmt::Display for Verdict {
     }
 }
 
-pub(crate) struct Server {
+pub(crate) struct CurlClient {
     address: String,
     authority: PathBuf,
 }
 
-impl Server {
+impl CurlClient {
     pub(crate) fn new(plane: &ControlPlane) -> Self {
         let address = format!("https://127.0.0.1:{}", plane.port());
         Self { address, authority: plane.folder().join("ca.crt") }

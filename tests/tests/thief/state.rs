@@ -38,8 +38,8 @@ impl PartialEq for ClusterSnapshot {
 const MANAGED_FIELDS_SINCE: Version = Version(1, 30);
 
 impl ClusterSnapshot {
-    pub(crate) fn read(world: &TestCluster<'_>) -> Self {
-        let lists = world.server.get_all(&world.admin_credential, &COLLECTIONS);
+    pub(crate) fn read(test_cluster: &TestCluster<'_>) -> Self {
+        let lists = test_cluster.client.get_all(&test_cluster.admin_credential, &COLLECTIONS);
         let (mut all, mut holders) = (BTreeMap::new(), BTreeMap::new());
         for (collection, mut list) in COLLECTIONS.iter().zip(lists) {
             for mut object in list["items"].as_array_mut().unwrap().drain(..) {
@@ -53,7 +53,7 @@ impl ClusterSnapshot {
                 managers_of_object.iter_mut().for_each(|one| drop(one["time"].take()));
                 // Older servers also accept the managedFields of a request for a subresource; no policy prevents
                 // this there.
-                if world.version() >= MANAGED_FIELDS_SINCE {
+                if test_cluster.version() >= MANAGED_FIELDS_SINCE {
                     holders.insert(path.clone(), managers_of_object);
                 }
                 for counted in ["managedFields", "resourceVersion", "generation"] {
@@ -117,9 +117,11 @@ impl ClusterSnapshot {
     }
 
     /// Restores the former state of the cluster as administrator.
-    pub(crate) fn restore(&self, world: &TestCluster<'_>) {
-        let send = |request| world.server.send(&world.admin_credential, &request).into_body();
-        for (path, object) in &Self::read(world).objects {
+    pub(crate) fn restore(&self, test_cluster: &TestCluster<'_>) {
+        let send = |request| {
+            test_cluster.client.send(&test_cluster.admin_credential, &request).into_body()
+        };
+        for (path, object) in &Self::read(test_cluster).objects {
             match self.objects.get(path) {
                 Some(before) if before == object => {}
                 Some(before) => {
@@ -142,7 +144,7 @@ impl ClusterSnapshot {
                 }
             }
         }
-        let current = Self::read(world);
+        let current = Self::read(test_cluster);
         assert!(
             *self == current,
             "the state differs from the state before the attempt:\n{}",

@@ -9,14 +9,14 @@ use crate::objects::{
     EVENTS, INFRA_NODES, SERVICE_ACCOUNTS, TOPOLOGIES, event, infra_node, node_object, node_path,
     node_status_path, token_request,
 };
-use crate::request::{Credential, Request, Response, Server, dry_run_apply, get, post};
+use crate::request::{Credential, CurlClient, Request, Response, dry_run_apply, get, post};
 use crate::{OTHER_NODE, OWN_NODE};
 
 const SHORT_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) struct TestCluster<'a> {
     plane: &'a ControlPlane,
-    pub(crate) server: Server,
+    pub(crate) client: CurlClient,
     pub(crate) admin_credential: Credential,
     /// Token of node-a's pod.
     pub(crate) thief_credential: Credential,
@@ -27,35 +27,35 @@ pub(crate) struct TestCluster<'a> {
 impl<'a> TestCluster<'a> {
     pub(crate) fn start(plane: &'a ControlPlane) -> Self {
         let admin = Credential::Token(ADMIN_TOKEN.to_owned());
-        let server = Server::new(plane);
-        let mut world = Self {
+        let client = CurlClient::new(plane);
+        let mut test_cluster = Self {
             plane,
-            server,
+            client,
             thief_credential: admin.clone(),
             admin_credential: admin,
             has_policy: false,
         };
-        world.deploy();
+        test_cluster.deploy();
         for name in [OWN_NODE, OTHER_NODE] {
-            world.create("/api/v1/nodes?fieldManager=kubelet", registered_node(name));
+            test_cluster.create("/api/v1/nodes?fieldManager=kubelet", registered_node(name));
         }
         for (pod, name) in [("berth-agent-a", OWN_NODE), ("berth-agent-b", OTHER_NODE)] {
-            world.create("/api/v1/namespaces/berth-system/pods", agent_pod(pod, name));
+            test_cluster.create("/api/v1/namespaces/berth-system/pods", agent_pod(pod, name));
         }
-        world.create(INFRA_NODES, infra_node(&world, OTHER_NODE));
-        let about = ["berth.dev/v1alpha1", "InfraNode", OTHER_NODE];
-        world.create(EVENTS, event(&world, json!({"name": "foreign"}), about));
+        test_cluster.create(INFRA_NODES, infra_node(&test_cluster, OTHER_NODE));
+        let regarding = ["berth.dev/v1alpha1", "InfraNode", OTHER_NODE];
+        test_cluster.create(EVENTS, event(&test_cluster, json!({"name": "foreign"}), regarding));
         // The controllers would create this ServiceAccount.
-        world.create(
+        test_cluster.create(
             "/api/v1/namespaces/kube-system/serviceaccounts",
             json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}),
         );
-        let pod = world.read("/api/v1/namespaces/berth-system/pods/berth-agent-a");
-        world.thief_credential = world.token(json!({
+        let pod = test_cluster.read("/api/v1/namespaces/berth-system/pods/berth-agent-a");
+        test_cluster.thief_credential = test_cluster.token(json!({
             "apiVersion": "v1", "kind": "Pod", "name": "berth-agent-a", "uid": pod["metadata"]["uid"],
         }));
-        world.apply_policy();
-        world
+        test_cluster.apply_policy();
+        test_cluster
     }
 
     /// Applies the objects of `kubectl apply -k deploy/` that need no kubelet, except the policy, and one
@@ -146,7 +146,7 @@ impl<'a> TestCluster<'a> {
     }
 
     fn send(&self, credential: &Credential, request: &Request) -> Response {
-        self.server.send(credential, request)
+        self.client.send(credential, request)
     }
 
     fn read(&self, path: &str) -> Value {

@@ -23,7 +23,7 @@ pub(crate) struct PlannedPlacement {
 
 /// Threads and memory of a QEMU process.
 #[derive(Debug, Default)]
-struct Process {
+struct QemuProcess {
     /// Name and permitted CPUs of each thread.
     threads: Vec<(String, CpuSet)>,
     /// Memory policies of the mappings in huge pages.
@@ -124,7 +124,7 @@ pub(crate) fn find_process(vm: &Vm) -> String {
 
 /// Reads the threads and the mappings of a VM's process. Lines of `numa_maps` are like
 /// `7f2a00000000 bind:1 file=/memfd:... huge dirty=64 N1=64 kernelpagesize_kB=2048`.
-fn read_process(bed: &mut Testbed, vm: &Vm) -> Process {
+fn read_process(bed: &mut Testbed, vm: &Vm) -> QemuProcess {
     let commands = format!(
         "{}\n\
          for task in /proc/$pid/task/*; do \
@@ -135,7 +135,7 @@ fn read_process(bed: &mut Testbed, vm: &Vm) -> Process {
         find_process(vm)
     );
     let output = bed.hosts[vm.host].host.run_checked(&commands).unwrap();
-    let mut process = Process::default();
+    let mut process = QemuProcess::default();
     for line in output.lines() {
         if let Some((cpus, name)) =
             line.strip_prefix("thread ").and_then(|rest| rest.split_once(' '))

@@ -27,12 +27,12 @@ pub(super) struct ForwardedResponse {
 }
 
 /// Returns the body that the caller receives.
-pub(super) fn forward_body(body: Body, passing: ForwardedResponse) -> Body {
+pub(super) fn forward_body(body: Body, response: ForwardedResponse) -> Body {
     let (mut sender, passed) = Channel::new(1);
     tokio::spawn(async move {
-        if let Err(error) = passing.run(body, &mut sender).await {
+        if let Err(error) = response.run(body, &mut sender).await {
             // Without this setting the kernel closes the connection with FIN instead of RST.
-            passing.socket.set_zero_linger().unwrap_or_default();
+            response.socket.set_zero_linger().unwrap_or_default();
             sender.abort(error.into());
         }
     });

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use berth_tests::cluster::{ADMIN_TOKEN, ControlPlane};
 use serde_json::{Value, json};
 
-pub(crate) struct Server {
+pub(crate) struct CurlClient {
     address: String,
     authority: PathBuf,
 }
@@ -19,7 +19,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// update takes a few milliseconds.
 const WATCH_DELAY: Duration = Duration::from_millis(50);
 
-impl Server {
+impl CurlClient {
     pub(crate) fn new(plane: &ControlPlane) -> Self {
         let address = format!("https://127.0.0.1:{}", plane.port());
         Self { address, authority: plane.folder().join("ca.crt") }
