@@ -1,6 +1,7 @@
 #!/bin/sh
-# Runs the tests of emulated hosts on the Debian suite of BERTH_HOST_SUITE (bookworm if unset), with the kernel and the container
-# runtime of BERTH_HOST_NEWER_SUITE if it is set. Writes a dated result with the versions of kernel, containerd and CNI plugins. No test may be skipped. The log is target/tests-hosts-SUITE.log.
+# Runs the tests of emulated hosts on the Debian suite of BERTH_HOST_SUITE (bookworm if unset), with the kernel and the
+# container runtime of BERTH_HOST_NEWER_SUITE if it is set. Writes a dated result with the versions of kernel,
+# containerd and CNI plugins. No test may be skipped. The log is target/tests-hosts-SUITE.log.
 # usage: tests/hosts.sh FOLDER-OF-RESULTS
 set -eu
 cd "$(dirname "$0")/.."

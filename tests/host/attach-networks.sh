@@ -1,9 +1,9 @@
 #!/bin/bash
 # CNI plugin of emulated hosts whose pods are launcher pods of real VMs. It calls the real plugin `bridge` for the pod's
-# network, and then, as Multus does, once for each network in the pod's annotation `k8s.v1.cni.cncf.io/networks`, with the
-# configuration in the NetworkAttachmentDefinition. It writes `k8s.v1.cni.cncf.io/network-status`, which virt-controller
-# reads. Of the annotation it supports the fields name, namespace, interface and mac.
-# Requires /usr/local/bin/kubectl and /etc/cni/kubeconfig.
+# network, and then, as Multus does, once for each network in the pod's annotation `k8s.v1.cni.cncf.io/networks`, with
+# the configuration in the NetworkAttachmentDefinition. It writes `k8s.v1.cni.cncf.io/network-status`, which
+# virt-controller reads. In the annotation, the fields name, namespace, interface and mac are supported. Requires
+# /usr/local/bin/kubectl and /etc/cni/kubeconfig.
 set -eu
 plugins=/usr/lib/cni
 # The plugins' configurations by container and interface, for the deletion.

@@ -5,8 +5,8 @@
 set -eu
 name=$1 server=$2
 
-# Routes the kubelet to this machine's loopback, and pods to it through the address of the first service, because no kube-proxy
-# runs.
+# Routes the connections of the kubelet, and those of pods to the address of the first Service, to the loopback of the
+# machine that runs the tests, because no kube-proxy runs.
 link=$(ip -o link | awk '/52:54:00:12:34:56/ { sub(":", "", $2); print $2; exit }')
 ip link set "$link" up
 ip addr replace 10.0.2.15/24 dev "$link"
