@@ -59,6 +59,6 @@ impl CheckOutput {
             serde_json::from_str(&self.stdout).with_context(|| self.stderr.clone())?;
         let checks = findings["checks"].as_array();
         let found = checks.and_then(|all| all.iter().find(|one| one["id"] == id));
-        found.cloned().with_context(|| format!("no check {id}: {findings:#}"))
+        found.cloned().with_context(|| format!("the output has no check {id}: {findings:#}"))
     }
 }

@@ -16,7 +16,7 @@ pub mod running;
 pub mod simulated;
 pub mod skip;
 pub mod sources;
-pub mod tenant_bed;
+pub mod tenant_clusters;
 pub mod wait;
 
 use std::env;

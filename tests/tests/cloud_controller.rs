@@ -28,7 +28,7 @@ use berth_tests::cluster::{
 use berth_tests::controller::Controller;
 use berth_tests::running::Running;
 use berth_tests::simulated::{Fleet, FleetBehaviour, KubeVirt};
-use berth_tests::tenant_bed::{Clusters, is_in_namespace};
+use berth_tests::tenant_clusters::{Clusters, is_in_namespace};
 use serde_json::{Value, json};
 
 const TIMEOUT: Duration = Duration::from_secs(120);

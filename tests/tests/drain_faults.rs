@@ -21,7 +21,7 @@ use berth_api::names::{REMOVAL_ANNOTATION, REMOVAL_SINCE_ANNOTATION};
 use berth_tests::cluster::{condition, web_deployment};
 use berth_tests::controller::Controller;
 use berth_tests::simulated::{KubeVirt, Kubelets, MachineNodes, Random};
-use berth_tests::tenant_bed::{Clusters, is_in_namespace};
+use berth_tests::tenant_clusters::{Clusters, is_in_namespace};
 use berth_tests::wait;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};

@@ -11,7 +11,7 @@ use std::time::Duration;
 use berth_tests::cluster::{ControlPlane, ControlPlaneOptions, condition};
 use berth_tests::controller::Controller;
 use berth_tests::simulated::KubeVirt;
-use berth_tests::tenant_bed::is_in_namespace;
+use berth_tests::tenant_clusters::is_in_namespace;
 use serde_json::{Value, json};
 
 const TIMEOUT: Duration = Duration::from_secs(90);

@@ -17,7 +17,7 @@ use berth_api::names::{DELETE_MACHINE_ANNOTATION, NODE_DRAIN_TIMEOUT_ANNOTATION}
 use berth_tests::cluster::{ControlPlane, condition, registered_node, web_deployment};
 use berth_tests::controller::Controller;
 use berth_tests::simulated::KubeVirt;
-use berth_tests::tenant_bed::{Clusters, is_in_namespace};
+use berth_tests::tenant_clusters::{Clusters, is_in_namespace};
 use serde_json::{Value, json};
 
 const NAMESPACE: &str = "cluster-shop";

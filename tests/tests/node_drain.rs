@@ -19,7 +19,7 @@ use berth_api::names::{
 use berth_tests::cluster::{condition, web_deployment};
 use berth_tests::controller::Controller;
 use berth_tests::simulated::{KubeVirt, Kubelets};
-use berth_tests::tenant_bed::{Clusters, is_in_namespace};
+use berth_tests::tenant_clusters::{Clusters, is_in_namespace};
 use serde_json::{Value, json};
 
 const TIMEOUT: Duration = Duration::from_secs(60);

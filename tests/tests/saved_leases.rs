@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use berth_tests::cluster::{ControlPlane, ControlPlaneOptions};
 use berth_tests::running::Running;
-use berth_tests::tenant_bed::is_in_namespace;
+use berth_tests::tenant_clusters::is_in_namespace;
 use berth_tests::{skip, wait};
 use serde_json::{Value, json};
 

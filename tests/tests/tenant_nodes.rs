@@ -12,7 +12,7 @@ use std::net::TcpListener;
 use berth_tests::check::CheckOutput;
 use berth_tests::cluster::{ControlPlane, condition};
 use berth_tests::controller::Controller;
-use berth_tests::tenant_bed::{Clusters, TENANT_ADDRESS, is_in_namespace};
+use berth_tests::tenant_clusters::{Clusters, TENANT_ADDRESS, is_in_namespace};
 use serde_json::{Value, json};
 
 const NAMESPACE: &str = "cluster-bank";

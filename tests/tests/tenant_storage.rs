@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use berth_tests::cluster::condition;
 use berth_tests::controller::Controller;
-use berth_tests::tenant_bed::{Clusters, is_in_namespace};
+use berth_tests::tenant_clusters::{Clusters, is_in_namespace};
 use serde_json::{Value, json};
 
 const READY: &str = "StorageClassesReady";

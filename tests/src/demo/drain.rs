@@ -145,7 +145,7 @@ impl DrainView<'_, '_> {
         ensure!(condition(&draining, DRAINING)["status"] == "True", "the host is not Draining");
         let nodes = self.tenant.nodes_of_pods()?;
         let is_kept = self.vms.iter().any(|vm| nodes.contains(&vm.name));
-        ensure!(is_kept, "no pod is left on the machines of the host: {nodes:?}");
+        ensure!(is_kept, "no pod of the tenant runs on the machines of {DRAINED_HOST}: {nodes:?}");
         Ok(())
     }
 

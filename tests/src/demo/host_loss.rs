@@ -191,7 +191,7 @@ impl Demo<'_> {
     /// replaced.
     pub(super) fn wait_for_replacements(&mut self) -> Result<String> {
         let Self { plane, addresses, screen, loss, .. } = self;
-        let loss = loss.as_mut().context("no host is lost")?;
+        let loss = loss.as_mut().context("no host has been switched off")?;
         let mut complete_at: Option<Instant> = None;
         screen.wait_until("the machines are replaced", EMULATION_TIMEOUT, || {
             let is_complete = loss.observe(plane)?;
@@ -221,7 +221,7 @@ impl Demo<'_> {
     pub(super) fn power_on_host(&mut self) -> Result<String> {
         let began = Instant::now();
         let before = self.read_renew_times()?;
-        let mut loss = self.loss.take().context("no host is lost")?;
+        let mut loss = self.loss.take().context("no host has been switched off")?;
         loss.check_data_machines(&self.plane)?;
         let index = host_index(LOST_HOST)?;
         let (demo_host, plane) = (HOSTS.get(index).context("unknown host")?, &self.plane);

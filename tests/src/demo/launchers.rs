@@ -111,7 +111,8 @@ async fn sync_launchers(client: &Client, configuration: &Configuration) -> Resul
             objects = Some(list_cluster_objects(client).await?);
         }
         let objects = objects.as_ref().context("the objects of the cluster were not listed")?;
-        let mut vm = Machine::read(machine)?.context("not a VirtualMachine")?;
+        let mut vm =
+            Machine::read(machine)?.context("the listed object is not a VirtualMachine")?;
         vm.uid = uid.map(str::to_owned);
         let launcher = predict(&vm, configuration, objects)?;
         match instance {

@@ -153,7 +153,9 @@ pub fn controller_deployment() -> Result<Value> {
         let place = path.strip_prefix("/spec/template/spec/").unwrap_or_default();
         let (field, at) = place.rsplit_once('/').unwrap_or_default();
         let list = pod.pointer_mut(&format!("/{field}")).and_then(Value::as_array_mut);
-        let list = list.with_context(|| format!("container.yaml: no list at {}", step["path"]))?;
+        let list = list.with_context(|| {
+            format!("the Deployment has no list at {} of container.yaml", step["path"])
+        })?;
         let mut value = step["value"].clone();
         if value["name"] == "kube-scheduler" {
             value["image"] = SCHEDULER_IMAGE.into();

@@ -19,7 +19,7 @@ impl WebhookConfiguration {
     /// Fails if there is no configuration, or if a webhook names no Service with a path.
     pub(super) fn parse_all(text: &str) -> Result<Vec<Self>> {
         let objects: Vec<Value> = serde_saphyr::from_multiple(text)?;
-        ensure!(!objects.is_empty(), "no webhook configuration");
+        ensure!(!objects.is_empty(), "the text contains no webhook configuration");
         for object in &objects {
             let name = &object["metadata"]["name"];
             let webhooks = object["webhooks"].as_array().filter(|webhooks| !webhooks.is_empty());

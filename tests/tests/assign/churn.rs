@@ -61,6 +61,7 @@ struct Host {
     report_due: Option<Instant>,
 }
 
+/// Simulated kubelets and agents of all hosts, and the VMs that the test creates and deletes.
 struct Churn {
     client: Client,
     pods: Api<Pod>,

@@ -6,7 +6,7 @@ use std::path::Path;
 use berth_tests::cluster::ControlPlane;
 use berth_tests::controller::Controller;
 use berth_tests::simulated::{Fleet, FleetBehaviour, KubeVirt};
-use berth_tests::tenant_bed::Clusters;
+use berth_tests::tenant_clusters::Clusters;
 use serde_json::json;
 
 use crate::{

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use berth_tests::simulated::{create_client, create_runtime};
-use berth_tests::tenant_bed::Clusters;
+use berth_tests::tenant_clusters::Clusters;
 use futures::TryStreamExt as _;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::storage::v1::VolumeAttachment;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use berth_tests::cluster::{ControlPlane, condition};
 use berth_tests::controller::Controller;
 use berth_tests::simulated::KubeVirt;
-use berth_tests::tenant_bed::Clusters;
+use berth_tests::tenant_clusters::Clusters;
 use serde_json::json;
 
 use crate::{
