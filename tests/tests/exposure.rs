@@ -8,7 +8,7 @@
     reason = "tests read files, run programs, and fail by panicking"
 )]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use berth_tests::cluster::{ControlPlane, ControlPlaneOptions, condition, web_deployment};
@@ -44,6 +44,7 @@ fn services_and_machines_are_exposed() {
     foreign_pools_stay(&plane);
     target_ports_of_load_balancers_are_open(&plane);
     each_machine_has_a_service(&plane);
+    node_ports_are_allocated_from_a_range(&plane);
     cloud_controller_manager_is_deployed(&plane);
     objects_are_deleted_with_their_tenant(&plane);
     let log = plane.log_tail("first");
@@ -264,6 +265,47 @@ fn each_machine_has_a_service(plane: &ControlPlane) {
         list_items(plane, &["services", "-n", NAMESPACE, "-l", "berth.dev/machine"]).is_empty()
             && policy(plane, "berth-allow-machine-access").is_null()
     });
+}
+
+/// Returns the node port of SSH of each machine with a Service.
+fn node_ports(plane: &ControlPlane) -> BTreeMap<String, u64> {
+    let services = list_items(plane, &["services", "-n", NAMESPACE, "-l", "berth.dev/machine"]);
+    let pair = |one: &Value| {
+        let machine = one["spec"]["selector"]["kubevirt.io/vm"].as_str()?.to_owned();
+        Some((machine, one["spec"]["ports"][0]["nodePort"].as_u64()?))
+    };
+    services.iter().filter_map(pair).collect()
+}
+
+/// Tests that machines get the node ports of the range that no other Service has, that a machine without node port is
+/// reported, and that machines keep their node ports when the range changes.
+fn node_ports_are_allocated_from_a_range(plane: &ControlPlane) {
+    let foreign = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "foreign", "namespace": "default"},
+        "spec": {"type": "NodePort", "ports": [{"port": 80, "protocol": "TCP", "nodePort": 30_101}]},
+    });
+    plane.apply(&foreign.to_string()).unwrap();
+    let range = |range: &str| json!({"machineAccess": {"nodePortRange": range}});
+    patch_exposure(plane, "shop", &range("30100-30102"));
+    let web = ["machinedeployment", "web", "-n", NAMESPACE];
+    plane.kubectl(&["scale", web[0], web[1], web[2], web[3], "--replicas=3"]).unwrap();
+    wait_until_condition(plane, &web, "AccessReady", "False NodePortsExhausted");
+    let refused = "has no free node port for cluster-shop/web-";
+    wait_until_condition(plane, &web, "AccessReady", refused);
+    wait_until_condition(plane, &web, "AccessReady", "; the API server refused 30101");
+    let first = node_ports(plane);
+    let ports: BTreeSet<u64> = first.values().copied().collect();
+    assert_eq!((first.len(), ports), (2, BTreeSet::from([30_100, 30_102])));
+    patch_exposure(plane, "shop", &range("30102-30103"));
+    wait_until(plane, "the third machine has a node port", |plane| node_ports(plane).len() == 3);
+    let all = node_ports(plane);
+    assert!(first.iter().all(|(machine, port)| all[machine] == *port), "{first:?} {all:?}");
+    assert!(all.values().any(|port| *port == 30_103), "{all:?}");
+    wait_until_condition(plane, &web, "AccessReady", "False NodePortsOutsideRange");
+    plane.kubectl(&["delete", "service", "foreign", "-n", "default"]).unwrap();
+    patch_exposure(plane, "shop", &json!({"machineAccess": null}));
+    plane.kubectl(&["scale", web[0], web[1], web[2], web[3], "--replicas=1"]).unwrap();
+    wait_until(plane, "the Services are deleted", |plane| node_ports(plane).is_empty());
 }
 
 fn cloud_controller_manager_is_deployed(plane: &ControlPlane) {

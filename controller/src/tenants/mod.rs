@@ -7,6 +7,7 @@
 //! PrefixClaims, InfraConfig ──► prefixes ──► addresses
 //!                                    hosts, claims, objects ──► status
 //! Services, TenantClusters ──► load_balancer_service, pool_use, pool_acceptance, exposure ──► objects
+//! Services of machines ──► node_ports ──► objects
 //! AddressClaims, VirtualMachineInstances ──► lease_index ──► host_leases
 //! ```
 
@@ -32,6 +33,7 @@ pub mod mtu;
 pub mod network;
 pub mod network_id;
 pub mod node_local_dns;
+pub mod node_ports;
 pub mod objects;
 pub mod pool_acceptance;
 pub mod pool_precedence;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{AddressRange, LinkName};
+use crate::{AddressRange, LinkName, NodePortRange};
 
 /// Port of SSH servers.
 const SSH_PORT: u16 = 22;
@@ -86,6 +86,10 @@ pub struct MachineAccess {
     /// Type of the Services. Default NodePort: Kubernetes allocates a port on all Nodes for each port of a machine.
     #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
     pub type_: Option<AccessType>,
+    /// Node ports for the Services, such as `30100-30199`. A machine keeps its node ports while its Service exists.
+    /// Default: Kubernetes allocates node ports of its own range.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node_port_range: Option<NodePortRange>,
 }
 
 /// Type of the Services of machines.
@@ -146,6 +150,8 @@ mod tests {
             json!({"machineAccess": {"ports": [65_536]}}),
             json!({"machineAccess": {"ports": [-1]}}),
             json!({"machineAccess": {"type": "ExternalName"}}),
+            json!({"machineAccess": {"nodePortRange": "30199-30100"}}),
+            json!({"machineAccess": {"nodePortRange": 30_100}}),
             json!({"cloudControllerManager": {}}),
         ] {
             assert!(serde_json::from_value::<Exposure>(value.clone()).is_err(), "{value}");

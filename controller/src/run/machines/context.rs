@@ -62,6 +62,8 @@ pub(super) struct InMemoryState {
     pub(super) uses_machine_controller: bool,
     /// Counts after their last change, and the time of this change.
     pub(super) last_progress: Option<(ReplicaCounts, Instant)>,
+    /// Node ports that the API server has refused, with the time of the refusal.
+    pub(super) refused_node_ports: BTreeMap<u16, Instant>,
 }
 
 impl MachineContext {

@@ -108,7 +108,8 @@ pub(super) async fn reconcile(
     // 6. Apply (client required): adopt, create, delete or mark.
     let missing = context.missing_policies_reason(&validated.namespace);
     let mut applied = validated.apply(&mut steps, now, missing).await?;
-    applied.problems.extend(validated.ensure_access_services().await?);
+    let access = validated.ensure_access_services().await?;
+    applied.problems.extend(access.problems);
     // 7. Update the status (client required).
     if steps.is_readiness_unknown {
         readiness::restore_counts(object, &mut steps);
@@ -121,7 +122,7 @@ pub(super) async fn reconcile(
     };
     let removals = validated.removal_fault();
     let report = report.with_notes(notes.as_deref()).with_lost_claims(lost_claims);
-    let report = report.with_removals(removals);
+    let report = report.with_removals(removals).with_access(access.fault);
     context.update_status(object, Some(steps.counts), &report).await?;
     let requeue = steps.requeue_after.map(|seconds| Duration::from_secs(seconds.into()));
     let retry = (!problems.is_empty()).then(|| add_jitter(RETRY_DELAY));

@@ -23,6 +23,8 @@ use berth_kubevirt_render::machines::rollout::ReplicaCounts;
 const TEMPLATE_HONORED: &str = "TemplateHonored";
 /// Type of the condition that is false if machines have lost the claims of their addresses.
 const ADDRESSES_READY: &str = "AddressesReady";
+/// Type of the condition that is false if Services of machines have no node ports of the tenant's range.
+const ACCESS_READY: &str = "AccessReady";
 /// Type of the condition that is false while machines are being removed.
 pub(super) const MACHINES_REMOVED: &str = "MachinesRemoved";
 /// Maximum length of a condition's message, in characters.
@@ -141,6 +143,18 @@ impl StatusReport {
             let message = message.chars().take(MAX_MESSAGE_LENGTH).collect();
             self.conditions.push((MACHINES_REMOVED, false, reason, message));
         }
+        self
+    }
+
+    /// Adds a condition if Services of machines have no node ports of the tenant's range. The condition does not exist
+    /// otherwise.
+    pub(super) fn with_access(mut self, fault: Option<Fault>) -> Self {
+        let Some(Fault { reason, message }) = fault else { return self };
+        let message = message.chars().take(MAX_MESSAGE_LENGTH).collect();
+        self.conditions.push((ACCESS_READY, false, reason, message));
+        // The deletion of another user's Service triggers no reconcile, so the reconcile is repeated.
+        let retry = add_jitter(RETRY_DELAY);
+        self.requeue_after = Some(self.requeue_after.map_or(retry, |after| after.min(retry)));
         self
     }
 

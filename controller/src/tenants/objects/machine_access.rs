@@ -9,6 +9,7 @@ use super::desired_object::DesiredObject;
 use super::kind::ObjectKind;
 use super::load_balancer_pool::pool_name;
 use crate::tenants::claims::hash_strings;
+use crate::tenants::node_ports::NodePorts;
 
 /// Maximum length of the name of a Service.
 const MAX_NAME_LENGTH: usize = 63;
@@ -54,6 +55,19 @@ pub fn access_service(tenant: &TenantCluster, machine: &str, uid: &str) -> Optio
         metadata["annotations"] = json!({"metallb.io/address-pool": pool_name(&id)});
     }
     Some(service)
+}
+
+/// Sets the node ports of a machine's Service.
+#[must_use]
+pub fn with_node_ports(mut service: DesiredObject, node_ports: &NodePorts) -> DesiredObject {
+    let ports = service.body.pointer_mut("/spec/ports").and_then(Value::as_array_mut);
+    for port in ports.into_iter().flatten() {
+        let number = port["port"].as_u64().and_then(|number| u16::try_from(number).ok());
+        if let Some(node_port) = number.and_then(|number| node_ports.get(&number)) {
+            port["nodePort"] = (*node_port).into();
+        }
+    }
+    service
 }
 
 #[cfg(test)]
@@ -107,6 +121,17 @@ mod tests {
         let without_pool = tenant(json!({"machineAccess": access}));
         let service = access_service(&without_pool, "web-1", "u").unwrap();
         assert_eq!(service.body["metadata"].get("annotations"), None);
+    }
+
+    #[test]
+    fn node_ports_are_set_by_port() {
+        let tenant = tenant(json!({"machineAccess": {"ports": [6443]}}));
+        let service = access_service(&tenant, "web-1", "u").unwrap();
+        let node_ports = NodePorts::from([(22, 30_100), (80, 30_101)]);
+        let service = with_node_ports(service, &node_ports);
+        let ports = service.body["spec"]["ports"].as_array().unwrap();
+        let pairs: Vec<_> = ports.iter().map(|one| (&one["port"], one.get("nodePort"))).collect();
+        assert_eq!(pairs, [(&json!(22), Some(&json!(30_100))), (&json!(6443), None)]);
     }
 
     #[test]

@@ -18,5 +18,5 @@ pub use desired_object::DesiredObject;
 pub use instancetypes::instancetype_objects;
 pub use kind::ObjectKind;
 pub use load_balancer_pool::load_balancer_pool_objects;
-pub use machine_access::{access_service, access_service_name};
+pub use machine_access::{access_service, access_service_name, with_node_ports};
 pub use namespace::namespace_object;

@@ -1,0 +1,166 @@
+//! Node ports of the tenant's range for the Services of a MachineDeployment's machines.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use berth_api::{NodePortRange, TenantCluster};
+use kube::api::DynamicObject;
+use kube::core::Status;
+use serde_json::Value;
+
+use super::context::MachineContext;
+use super::validated::ValidatedDeployment;
+use crate::run::packed_content::unpack_content;
+use crate::tenants::fault::Fault;
+use crate::tenants::node_ports::{
+    NodePortRequest, NodePortResults, NodePorts, allocate_node_ports, read_node_ports,
+};
+
+/// Number of refused node ports after which a reconcile does not try further ones, because each costs a request.
+const MAX_REFUSALS: usize = 16;
+/// Time after which a refused node port is tried again, in case the other Service was deleted.
+const REFUSAL_TIME: Duration = Duration::from_secs(600);
+
+/// Allocates the node ports of one reconcile.
+pub(super) struct NodePortAllocator<'a> {
+    context: &'a MachineContext,
+    object: &'a DynamicObject,
+    range: NodePortRange,
+    /// Node ports of other Services; `None` until a machine needs a node port.
+    unavailable: Option<BTreeSet<u16>>,
+    refusal_count: usize,
+    results: NodePortResults,
+}
+
+impl<'a> NodePortAllocator<'a> {
+    /// Returns an allocator; `None` if the tenant has no range.
+    pub(super) fn new(validated: &ValidatedDeployment<'a>, tenant: &TenantCluster) -> Option<Self> {
+        let access = tenant.spec.exposure.as_ref()?.machine_access.as_ref()?;
+        let range = access.node_port_range?;
+        let (context, object) = (validated.context, validated.object);
+        let refused = context.with_state(object, |memory| {
+            memory.refused_node_ports.retain(|_, since| since.elapsed() < REFUSAL_TIME);
+            memory.refused_node_ports.keys().copied().filter(|port| range.contains(*port)).collect()
+        });
+        let results = NodePortResults { refused, ..NodePortResults::default() };
+        Some(Self { context, object, range, unavailable: None, refusal_count: 0, results })
+    }
+
+    /// Returns true if no further machine can get a node port in this reconcile.
+    pub(super) fn is_exhausted(&self) -> bool {
+        !self.results.without_port.is_empty() || self.refusal_count >= MAX_REFUSALS
+    }
+
+    /// Records that a machine gets no node port in this reconcile.
+    pub(super) fn record_missing(&mut self, machine: &str) {
+        let results = &mut self.results;
+        let list = if results.without_port.is_empty() && self.refusal_count >= MAX_REFUSALS {
+            &mut results.waiting
+        } else {
+            &mut results.without_port
+        };
+        list.push(machine.to_owned());
+    }
+
+    /// Allocates the node ports of a machine; `None` if it does not get all of them in this reconcile, which is recorded.
+    /// `machine` has the namespace and the name.
+    pub(super) fn allocate(
+        &mut self,
+        machine: &str,
+        ports: &BTreeSet<u16>,
+        existing: &NodePorts,
+    ) -> Option<NodePorts> {
+        let is_complete = ports.iter().all(|port| existing.contains_key(port));
+        if !is_complete && self.refusal_count >= MAX_REFUSALS {
+            self.record_missing(machine);
+            return None;
+        }
+        let (range, empty) = (self.range, BTreeSet::new());
+        let unavailable = if is_complete { &empty } else { self.unavailable_ports() };
+        let request = NodePortRequest { range, machine, ports, existing, unavailable };
+        let allocated = allocate_node_ports(request);
+        if allocated.is_none() {
+            self.results.without_port.push(machine.to_owned());
+        }
+        allocated
+    }
+
+    /// Records the node ports that the Service of a machine has now.
+    pub(super) fn record_applied(&mut self, machine: &str, node_ports: &NodePorts) {
+        if !node_ports.values().all(|port| self.range.contains(*port)) {
+            self.results.outside.push(machine.to_owned());
+        }
+        if let Some(unavailable) = &mut self.unavailable {
+            unavailable.extend(node_ports.values());
+        }
+    }
+
+    /// Records a refused node port. Returns false if it was refused before, so another attempt has no effect.
+    pub(super) fn record_refusal(&mut self, port: u16, refusal: &str) -> bool {
+        self.refusal_count = self.refusal_count.saturating_add(1);
+        self.results.last_refusal = Some(refusal.to_owned());
+        if let Some(unavailable) = &mut self.unavailable {
+            unavailable.insert(port);
+        }
+        self.context.with_state(self.object, |memory| {
+            memory.refused_node_ports.insert(port, Instant::now())
+        });
+        self.results.refused.insert(port)
+    }
+
+    /// Returns the fault of the condition AccessReady.
+    pub(super) fn fault(&self) -> Option<Fault> {
+        self.results.fault(self.range)
+    }
+
+    /// Returns the node ports that no machine can get: those of all machines' Services, and those that were refused.
+    fn unavailable_ports(&mut self) -> &BTreeSet<u16> {
+        let (context, refused) = (self.context, &self.results.refused);
+        self.unavailable.get_or_insert_with(|| {
+            let services = context.services.all();
+            let own = services
+                .iter()
+                .flat_map(|service| read_node_ports(&unpack_content(service).data).into_values());
+            own.chain(refused.iter().copied()).collect()
+        })
+    }
+}
+
+/// Returns the node port that the API server refused, because another Service has it, or because the API server does not
+/// permit it; `None` if it refused another part of the Service.
+pub(super) fn refused_node_port(status: &Status, service: &Value) -> Option<u16> {
+    let causes = status.details.iter().flat_map(|details| &details.causes);
+    let index = |field: &str| {
+        let (index, rest) = field.strip_prefix("spec.ports[")?.split_once(']')?;
+        (rest == ".nodePort").then(|| index.parse::<usize>().ok()).flatten()
+    };
+    let index = causes.filter_map(|cause| index(&cause.field)).next()?;
+    let port = service.pointer("/spec/ports")?.get(index)?["nodePort"].as_u64()?;
+    u16::try_from(port).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn refused_node_ports_are_found_by_the_field() {
+        let service = json!({"spec": {"ports": [{"port": 22, "nodePort": 30_100}, {"port": 80, "nodePort": 30_101}]}});
+        let refused = |field: &str| {
+            let status = json!({
+                "status": "Failure", "code": 422, "reason": "Invalid", "message": "m",
+                "details": {"causes": [{"field": field, "reason": "FieldValueInvalid", "message": "m"}]},
+            });
+            refused_node_port(&serde_json::from_value(status).unwrap(), &service)
+        };
+        assert_eq!(refused("spec.ports[1].nodePort"), Some(30_101));
+        for other in
+            ["spec.ports[2].nodePort", "spec.ports[0].port", "spec.ports[x].nodePort", "spec.type"]
+        {
+            assert_eq!(refused(other), None, "{other}");
+        }
+        assert_eq!(refused_node_port(&Status::default(), &service), None);
+    }
+}
