@@ -1,16 +1,21 @@
-//! Tests of lost hosts on a real API server with KubeVirt's own definitions. The test writes the conditions of Nodes
-//! and the Leases of agents; a simulation of KubeVirt starts every VM.
+//! Tests of lost hosts on a real API server with KubeVirt's own definitions: which machines are replaced, and that the
+//! other machines keep their addresses and leases. The test writes the conditions of Nodes and the Leases of agents; a
+//! simulation of KubeVirt starts every VM, and agents are simulated.
 
 #![expect(clippy::panic, clippy::unwrap_used, reason = "tests fail by panicking")]
 
+#[path = "host_loss/addresses.rs"]
+mod addresses;
 #[path = "host_loss/tenant.rs"]
 mod tenant;
 
 use std::time::Duration;
 
+use addresses::{identity_on, machine_migrates};
 use berth_tests::cluster::{ControlPlane, ControlPlaneOptions, condition};
 use berth_tests::controller::Controller;
-use berth_tests::simulated::KubeVirt;
+use berth_tests::repository;
+use berth_tests::simulated::{Fleet, FleetBehaviour, KubeVirt};
 use berth_tests::tenant_clusters::is_in_namespace;
 use serde_json::{Value, json};
 
@@ -31,30 +36,45 @@ fn machines_of_a_lost_host_are_replaced() {
     plane.deploy(&["base/rbac-controller.yaml"]).unwrap();
     // The controller creates machines only after it has applied NetworkPolicies, for which it needs the cluster's DNS.
     plane.create_dns_service().unwrap();
+    plane.create_example_storage_class().unwrap();
+    let _fleet = Fleet::start(&plane.kubeconfig(), &HOSTS, FleetBehaviour::Agents).unwrap();
     for host in HOSTS {
-        plane.create_node(host).unwrap();
-        create_infra_node(&plane, host);
+        set_node_ready(&plane, host, "True");
+        write_agent_status(&plane, host);
+        renew_lease(&plane, host, 3600);
     }
     let _kubevirt = KubeVirt::start(&plane.kubeconfig()).unwrap();
+    plane.apply_file(&repository().join("examples/tenants/config.yaml")).unwrap();
     let mut controller = Controller::start(&plane, LOG, &[]).unwrap();
     create_tenant(&plane);
     apply(&plane, &deployment("web", &json!([])));
     apply(&plane, &deployment("db", &json!([{"size": "1Gi", "source": "blank"}])));
     let web = wait_for_machine(&plane, "web", &[]);
     let db = wait_for_machine(&plane, "db", &[]);
-    for machine in [&web, &db] {
-        move_to_host(&plane, machine, LOST_HOST);
-    }
+    move_to_host(&plane, &web, LOST_HOST);
+    move_to_host(&plane, &db, "rack2-a");
+    let web_identity = identity_on(&plane, &web, LOST_HOST);
+    let db_identity = machine_migrates(&plane, &db, ["rack2-a", LOST_HOST]);
     one_source_of_evidence_is_not_sufficient(&plane, &web);
     let replacement = machine_is_replaced_under_another_name(&plane, &web);
     machine_with_data_disk_waits(&plane, &db);
+    // The lost host may still run both machines.
+    assert_eq!(identity_on(&plane, &db, LOST_HOST), db_identity);
+    assert_eq!(identity_on(&plane, &web, LOST_HOST), web_identity);
+    assert_ne!(identity_on(&plane, &replacement, "rack1-b").lease, web_identity.lease);
     // The next leader does not write the removal mark again.
     let mark = annotation(&plane, &web, "berth.dev/removal-since");
     controller.terminate().unwrap();
     let _controller = Controller::start(&plane, LOG, &[]).unwrap();
     no_machine_is_replaced_while_many_hosts_are_away(&plane, &replacement);
     assert_eq!(annotation(&plane, &web, "berth.dev/removal-since"), mark);
+    assert_eq!(
+        identity_on(&plane, &db, LOST_HOST),
+        db_identity,
+        "after a restart of the controller"
+    );
     old_machine_is_deleted_when_its_host_is_back(&plane, &web, &db);
+    assert_eq!(identity_on(&plane, &db, LOST_HOST), db_identity);
 }
 
 /// Tests a tenant with an API server, where each machine has a Node.
@@ -143,7 +163,10 @@ fn set_node_ready(plane: &ControlPlane, host: &str, status: &str) {
 fn create_tenant(plane: &ControlPlane) {
     let tenant = json!({
         "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster", "metadata": {"name": "bank"},
-        "spec": {"replaceAfter": REPLACE_AFTER},
+        "spec": {"replaceAfter": REPLACE_AFTER, "network": {
+            "name": "tenant-trunk",
+            "ipv4": {"cidr": "10.0.0.0/24", "gateway": "10.0.0.1"}, "ipv6": {"cidr": "fd00:120::/64"},
+        }},
     });
     apply(plane, &tenant);
     wait_until(plane, "the namespace exists", |plane| {
