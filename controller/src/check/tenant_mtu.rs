@@ -50,7 +50,9 @@ fn check_mtu(input: &Input) -> Result<Outcome, Unread> {
     let limit = definition.map_or(network, |definition| definition.min(network));
     let outcome = if machines > limit {
         Outcome::warn(format!(
-            "machines have the MTU {machines}, and the network carries {limit} bytes: larger packets are lost"
+            "machines have the MTU {machines}, and the network carries {limit} bytes: larger packets are lost; the pod \
+             network: at most {}",
+            pod_network_mtus(limit)
         ))
         .remedy(format!(
             "remove spec.network.ipv4.mtu and ipv6.mtu, and mtu of InfraConfig's spec.addressPools, or set at most \
@@ -145,6 +147,8 @@ mod tests {
         let large = outcome(pools(4000), status(), r#"{"mtu": 1500}"#);
         assert_eq!(large.status, Status::Warn);
         assert!(large.message.contains("MTU 4000, and the network carries 1500"), "{large:?}");
+        let pods = "the pod network: at most 1450 with VXLAN or Geneve over IPv4 (1430 over IPv6)";
+        assert!(large.message.contains(pods), "the limit of the network counts: {large:?}");
         assert_eq!(outcome(json!({}), status(), r#"{"mtu": 1400}"#).status, Status::Warn);
         assert_eq!(outcome(json!({}), json!({}), "").status, Status::Skip);
         assert_eq!(outcome(Value::Null, status(), "").status, Status::Skip);
