@@ -12,7 +12,7 @@ VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 # Requirements of emulated hosts, as PROGRAM=PACKAGE.
 HOST_PROGRAMS = qemu-system-x86_64=qemu-system-x86 debootstrap=debootstrap mke2fs=e2fsprogs
 
-.PHONY: help all report demo test test-current quick setup lint deny crds samples bench fuzz hosts faults faults-hosts faults-cluster faults-demo soak dist image deb
+.PHONY: help all report demo test test-current quick setup lint deny crds samples bench fuzz hosts faults faults-hosts faults-cluster faults-demo trunk-day soak dist image deb
 
 help:  ## print this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -116,6 +116,12 @@ faults-demo: setup  ## run the demo and its faults, from its start to its tables
 	begin=$$(date +%s); $(CARGO) test --locked --workspace --test demo -- --include-ignored --nocapture && \
 	{ printf '# The demo, %s\n\nCommand: `make faults-demo`, %s s on %s cores. Three emulated two-socket hosts with real kubelets, two tenants.\nWhile pings run, every component is restarted, an agent is upgraded by its package, a profile is edited, a tenant is added and\nremoved, a host is drained while a PodDisruptionBudget of a tenant first permits no eviction, and another host is lost.\n\n```text' \
 	  "$$(date -u +%F)" "$$(( $$(date +%s) - begin ))" "$$(nproc)"; cat "$$(ls -td target/demo/*/ | head -1)tables.txt"; printf '```\n'; } > $(RESULTS)/$$(date -u +%F)-demo.md
+
+trunk-day:  ## simulate the trunk probes of two hosts with 100 VLANs for 24 hours; minutes, writes a result to docs/results
+	mkdir -p target
+	begin=$$(date +%s); $(CARGO) test --locked -p berth-trunk-probe --test simulation two_hosts_report -- --ignored --nocapture >target/trunk-day.log 2>&1 || { cat target/trunk-day.log; exit 1; }; \
+	printf '# Trunk probes for 24 simulated hours, %s\n\nCommand: `make trunk-day`, %s s. `crates/trunk-probe/tests/simulation/day.rs`: two agents and a switch that loses 1 %% of the frames, duplicates 0.1 %%, and\nreorders them. Every hour an agent restarts. Once the switch loses one VLAN for ten seconds, and both agents must report exactly this VLAN; no other VLAN may\nbe reported.\n\nPassed. Counts, with one verdict of each agent per second: %s.\n' \
+	  "$$(date -u +%F)" "$$(( $$(date +%s) - begin ))" "$$(sed -n 's/.*\(2 hosts, 100 VLANs.*\)/\1/p' target/trunk-day.log)" > $(RESULTS)/$$(date -u +%F)-trunk-24h.md
 
 soak:  ## record for ten minutes, from the audit log, the writes of an idle agent to the API server
 	$(CARGO) build --locked -p berth-agent -p berth-controller

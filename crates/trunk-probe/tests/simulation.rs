@@ -2,6 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
+#[path = "simulation/day.rs"]
+mod day;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -458,41 +461,4 @@ fn a_frame_in_another_vlan_is_a_leak() {
     let leak = agent.probe.leak(now).unwrap().to_string();
     let sent = frame.vlan;
     assert_eq!(leak, format!("frames that host-1 sends in VLAN {sent} arrive in VLAN 55"));
-}
-
-/// A day with lost, duplicated and reordered frames, restarts, stopped agents, clock jumps and changes of VLANs.
-#[test]
-fn a_day_without_a_false_alarm() {
-    let all = vlans(100..108);
-    let mut switch = Switch::new(4, &all);
-    (switch.loss, switch.duplicates, switch.max_delay) = (20_000, 10_000, 30_000);
-    switch.run(Duration::from_secs(20), |_| {});
-    let mut checked = 0_u64;
-    for hour in 0..24 {
-        for event in 0..20 {
-            let index = usize::try_from(switch.random(4)).unwrap();
-            match event % 6 {
-                0 => switch.restart(index),
-                1 => switch.agents[index].is_running ^= true,
-                2 => switch.agents[index].clock_offset += Duration::from_secs(3600),
-                3 => {
-                    let first = u16::try_from(switch.random(8)).unwrap();
-                    switch.set_vlans(index, vlans(100 + first..108));
-                }
-                4 => switch.set_vlans(index, all.clone()),
-                _ => {}
-            }
-            switch.run(Duration::from_secs(180), |switch| {
-                checked += 1;
-                if checked.is_multiple_of(50) {
-                    for verdict in switch.verdicts() {
-                        assert!(
-                            !matches!(verdict, Verdict::Missing { .. }),
-                            "hour {hour}, event {event}: {verdict:?}"
-                        );
-                    }
-                }
-            });
-        }
-    }
 }
