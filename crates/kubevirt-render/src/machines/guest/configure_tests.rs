@@ -97,7 +97,7 @@ fn cloud_init_gets_network_data_and_machine_env() {
             },
             "berth-additional-1": {
                 "match": {"macaddress": "02:10:20:30:40:51"}, "set-name": "additional-1",
-                "dhcp4": true, "dhcp4-overrides": {"route-metric": 1000}, "accept-ra": true, "optional": true,
+                "dhcp4": true, "dhcp4-overrides": {"route-metric": 2000}, "accept-ra": true, "optional": true,
             },
             "enp1s0": {"match": {"name": "e*"}, "dhcp4": true},
         }})
@@ -142,7 +142,10 @@ fn ignition_gets_keyfiles() {
          [ipv6]\nmethod=manual\naddress1=fd00:120::7/64\nroute1=::/0,fd00:120::1,50\n\
          route2=fd00:9::/48,fd00:120::9\ndns=fd00:120::53;\ndns-search=example.com;\n"
     );
-    assert!(keyfile("additional-1").0.contains("[ipv4]\nmethod=auto\nroute-metric=1000\n"));
+    for family in ["ipv4", "ipv6"] {
+        let section = format!("[{family}]\nmethod=auto\nroute-metric=2000\n");
+        assert!(keyfile("additional-1").0.contains(&section), "{section}");
+    }
     assert!(keyfile("default").0.contains("autoconnect-priority=-999\n"));
     let env = ignition_file(&data.user_data, "/etc/berth/machine.env").unwrap();
     assert_eq!(env, (MACHINE_ENV.to_owned(), 0o644));
@@ -168,7 +171,11 @@ fn flatcar_gets_networkd_units() {
             0o644
         )
     );
-    assert!(unit("additional-1").unwrap().0.contains("RequiredForOnline=no\n"));
+    let further = unit("additional-1").unwrap().0;
+    assert!(further.contains("RequiredForOnline=no\n"));
+    for section in ["DHCPv4", "IPv6AcceptRA"] {
+        assert!(further.contains(&format!("[{section}]\nRouteMetric=2000\n")), "{further}");
+    }
 }
 
 #[test]

@@ -44,6 +44,7 @@ fn ethernet(interface: &InterfaceConfig) -> Value {
     }
     if interface.addresses.is_empty() {
         ethernet["dhcp4"] = true.into();
+        // networkd applies the metric that netplan writes also to routes from router advertisements.
         ethernet["dhcp4-overrides"] = json!({"route-metric": FURTHER_ROUTE_METRIC});
         // The guest configures IPv6 from router advertisements, whose flags may start DHCPv6. With `dhcp6: true`,
         // cloud-init writes `may-fail=false` for NetworkManager, which then has no connection in a network without

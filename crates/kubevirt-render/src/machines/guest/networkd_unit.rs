@@ -27,7 +27,8 @@ fn unit(interface: &InterfaceConfig) -> String {
     }
     if !has_addresses {
         text += &format!(
-            "RequiredForOnline=no\n\n[Network]\nDHCP=yes\n\n[DHCPv4]\nRouteMetric={FURTHER_ROUTE_METRIC}\n"
+            "RequiredForOnline=no\n\n[Network]\nDHCP=yes\n\n[DHCPv4]\nRouteMetric={FURTHER_ROUTE_METRIC}\n\n\
+             [IPv6AcceptRA]\nRouteMetric={FURTHER_ROUTE_METRIC}\n"
         );
         return text;
     }

@@ -9,9 +9,10 @@ use crate::machines::interface_config::InterfaceConfig;
 /// Metric of the default route over a tenant's network. It precedes the default route of the pod network, which has
 /// metric 100 (netplan and NetworkManager) or 1024 (networkd).
 const DEFAULT_ROUTE_METRIC: u32 = 50;
-/// Metric of routes that interfaces without addresses allocated by Berth get by DHCP. Their default routes must not
-/// precede the default route of the pod network.
-pub(super) const FURTHER_ROUTE_METRIC: u32 = 1000;
+/// Metric of routes that interfaces without addresses allocated by Berth get by DHCP and from router advertisements.
+/// Their default routes must not precede those of the pod network and of the tenant's network. The kernel and networkd
+/// use 1024 for a route without metric, such as the IPv6 default route in network data.
+pub(super) const FURTHER_ROUTE_METRIC: u32 = 2000;
 
 /// A route of the guest.
 pub(super) struct GuestRoute {
