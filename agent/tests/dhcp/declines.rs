@@ -1,7 +1,10 @@
-//! Tests that a decline (DHCPDECLINE) blocks an address only if it arrives by the port on which the kernel's bridge has
-//! learned the Ethernet address of the lease.
+//! Tests that a decline (DHCPDECLINE, DHCPv6 Decline) blocks an address only if it arrives by the port on which the
+//! kernel's bridge has learned the Ethernet address of the lease.
+
+use std::path::Path;
 
 use crate::namespace::run_script;
+use crate::skip;
 
 /// Script that runs after the prelude of [`crate::namespace`].
 const SCRIPT: &str = r#"
@@ -91,4 +94,64 @@ const NETWORKS: &str = r#"
 fn only_the_guest_of_a_lease_declines_its_address() {
     let test = "only_the_guest_of_a_lease_declines_its_address";
     run_script(test, &["bridge", "perl", "udhcpc"], NETWORKS, SCRIPT);
+}
+
+/// Script for DHCPv6.
+const IPV6_SCRIPT: &str = r#"
+# Sends a DHCPv6 Decline of an address to the agent, whose identifier has its Ethernet address.
+decline() { # NAME MAC ADDRESS
+    ip netns exec "$1" perl -MSocket=:DEFAULT,inet_pton -e 'socket(S, PF_INET6, SOCK_DGRAM, 0) or die;
+        bind(S, pack_sockaddr_in6(546, inet_pton(AF_INET6, "::"))) or die;
+        my ($mac, $address, $link) = @ARGV; $mac =~ tr/://d;
+        my $identifiers = pack("n4 H12 n4 H12", 1, 10, 3, 1, $mac, 2, 10, 3, 1, "026265727468");
+        $address = inet_pton(AF_INET6, $address);
+        my $association = pack("n2 N3 n2 a16 N2", 3, 40, 1, 0, 0, 5, 24, $address, 0, 0);
+        my $servers = pack_sockaddr_in6(547, inet_pton(AF_INET6, "ff02::1:2"), $link);
+        send(S, pack("C4", 9, 0, 0, 7) . $identifiers . $association, 0, $servers) or die' \
+        "$2" "$3" "$(ip -n "$1" -o link show dev eth0 | cut -d: -f1)"
+}
+is_behind() { bridge fdb show br tn5001 | grep -q "^$1 dev $2 "; }
+logged() { grep -q "$1" agent.log; }
+has_link_local() { ip -n "$1" -6 -o address show dev eth0 scope link | grep -v tentative | grep -q fe80::; }
+
+guest a2 02:00:00:00:00:a2 tn5001
+guest thief 02:00:00:00:00:98 tn5001
+wait_for has_link_local a2
+wait_for has_link_local thief
+wait_for is_behind 02:00:00:00:00:a2 port-a2
+
+# A guest declines the address of its neighbour, with the neighbour's Ethernet address. As with macSpoofCheck, the
+# bridge does not learn from its frames.
+ip link set port-thief type bridge_slave learning off
+ip -n thief link set eth0 address 02:00:00:00:00:a2
+decline thief 02:00:00:00:00:a2 fd00:1::11
+wait_for metric_is 'berth_dhcp_ignored_total{reason="foreign_decline"}' 1
+is_behind 02:00:00:00:00:a2 port-a2
+wait_for logged 'the VM at port port-thief declined the address fd00:1::11 of cluster-a/worker-b, which is at another port'
+sleep 1
+metric_is berth_dhcp_declined_total 0
+metric_is berth_dhcp_addresses_in_use 0
+
+# The same message by the neighbour's own port has an effect.
+decline a2 02:00:00:00:00:a2 fd00:1::11
+wait_for metric_is berth_dhcp_declined_total 1
+wait_for metric_is berth_dhcp_addresses_in_use 1
+"#;
+
+/// Networks of the HostLeases with IPv6.
+const IPV6_NETWORKS: &str = r#"
+  - name: cluster-a
+    vni: 5001
+    ipv6: {prefixLength: 64, gateway: "fe80::1", nameservers: ["fd00:1::53"]}
+    leases:
+    - {mac: "02:00:00:00:00:a2", machine: cluster-a/worker-b, ipv6: "fd00:1::11"}
+"#;
+
+#[test]
+fn only_the_guest_of_a_lease_declines_its_ipv6_address() {
+    let test = "only_the_guest_of_a_lease_declines_its_ipv6_address";
+    if !Path::new("/proc/sys/net/ipv6").exists() {
+        return skip::skip(test, "the kernel has no IPv6");
+    }
+    run_script(test, &["bridge", "perl"], IPV6_NETWORKS, IPV6_SCRIPT);
 }

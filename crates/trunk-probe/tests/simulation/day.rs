@@ -80,9 +80,8 @@ impl Counts {
     }
 }
 
-/// Two hosts with 100 VLANs on a switch that loses 1 % of the frames, duplicates 0.1 %, and reorders them, for 24 hours.
-/// Every hour an agent restarts. In the middle of the day the switch loses a VLAN for ten seconds, which both agents must
-/// report: the test can fail.
+/// Two hosts with 100 VLANs, for 24 hours. The switch loses 1 % of the frames, duplicates 0.1 %, and reorders them. Every
+/// hour an agent restarts. In the middle of the day the switch loses a VLAN for ten seconds, which both agents must report.
 #[test]
 #[ignore = "slow: make trunk-day"]
 fn two_hosts_report_only_the_removed_vlan_in_24_hours() {
@@ -116,8 +115,8 @@ fn two_hosts_report_only_the_removed_vlan_in_24_hours() {
     let Counts { verified, unverified, unknown, missing } = counts;
     assert!(verified > 20 * (unknown + unverified), "{verified}, {unverified}, {unknown}");
     eprintln!(
-        "2 hosts, 100 VLANs, {seconds} simulated seconds: {} frames sent, {} copies transmitted, 24 restarts; verdicts of \
-         both agents: {verified} Verified, {unverified} Unverified, {unknown} Unknown, {missing} Missing; the removed VLAN \
+        "2 hosts, 100 VLANs, {seconds} simulated seconds: {} frames sent, {} copies transmitted, 24 restarts; verdicts \
+         of both agents: {verified} Verified, {unverified} Unverified, {unknown} Unknown, {missing} Missing; the removed VLAN \
          was reported after {reported:?}",
         switch.frames, switch.sent
     );
