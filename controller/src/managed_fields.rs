@@ -113,8 +113,8 @@ impl FieldSet {
 
     /// Returns the part of `live` that consists of the fields in the set.
     #[must_use]
-    pub fn project(&self, live: &Value) -> Value {
-        project_owned_fields(&self.0, live)
+    pub fn extract(&self, live: &Value) -> Value {
+        extract_owned_fields(&self.0, live)
     }
 
     /// Returns true if applying `desired` would change a value or the ownership of a field.
@@ -172,7 +172,7 @@ fn find_item<'a>(list: &'a [Value], keys: &Map<String, Value>) -> Option<&'a Val
     list.iter().find(|item| has_keys(item, keys))
 }
 
-fn project_owned_fields(tree: &Value, live: &Value) -> Value {
+fn extract_owned_fields(tree: &Value, live: &Value) -> Value {
     if is_leaf(tree) {
         return live.clone();
     }
@@ -180,7 +180,7 @@ fn project_owned_fields(tree: &Value, live: &Value) -> Value {
         Value::Object(fields) => {
             let fields = child_elements(tree).filter_map(|(step, tree)| {
                 let name = step.strip_prefix("f:")?;
-                Some((name.to_owned(), project_owned_fields(tree, fields.get(name)?)))
+                Some((name.to_owned(), extract_owned_fields(tree, fields.get(name)?)))
             });
             Value::Object(fields.collect())
         }
@@ -190,7 +190,7 @@ fn project_owned_fields(tree: &Value, live: &Value) -> Value {
                 let tree = child_elements(tree).find(|(step, _)| {
                     list_item_keys(step).is_some_and(|keys| has_keys(item, &keys))
                 });
-                tree.map(|(_, tree)| project_owned_fields(tree, item))
+                tree.map(|(_, tree)| extract_owned_fields(tree, item))
             };
             items.iter().filter_map(fields).collect()
         }
@@ -339,7 +339,7 @@ mod tests {
         let desired = json!({"profile": "a", "ksm": {"mode": "Off"}, "hugepages": [{"size": "2Mi", "count": 3}],
             "networks": [{"name": "trunk", "scenario": "VlanAwareBridge", "mtu": 9000}]});
         assert!(!fields.differs(&desired, &live_spec()));
-        assert_eq!(fields.project(&live_spec()), desired);
+        assert_eq!(fields.extract(&live_spec()), desired);
         for (pointer, value) in [
             ("/profile", json!("b")),
             ("/ksm", json!({"mode": "Off", "pagesToScan": 100})),
@@ -409,7 +409,7 @@ mod tests {
             [json!(null), json!([]), json!({"f:ksm": 3}), json!({"k:{": {}}), json!({"v:1": {}})]
         {
             let fields = FieldSet(odd);
-            assert!(fields.project(&live_spec()).is_object());
+            assert!(fields.extract(&live_spec()).is_object());
             assert!(fields.differs(&live_spec(), &live_spec()));
             let mut desired = live_spec();
             FieldOwner { manager: String::new(), fields }.remove_owned(

@@ -198,7 +198,7 @@ fn check_network_resources(input: &Input) -> Result<Outcome, Unread> {
             Outcome::warn(
                 "while network-resources-injector is not available, pods are created without these requests",
             )
-            .with_evidence("failurePolicy Ignore", "pods of the injector not checked")
+            .with_evidence("failurePolicy", "Ignore (whether the injector runs is not checked)")
             .remedy(format!(
                 "kubectl edit mutatingwebhookconfiguration {}: failurePolicy: Fail",
                 name(webhook)

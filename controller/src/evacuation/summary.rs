@@ -2,6 +2,8 @@
 
 use berth_api::ConditionReason;
 use berth_api::names::condition::DRAINING;
+use serde::Deserialize;
+use serde::de::value::{Error, StrDeserializer};
 
 use super::record::EvacuationRecord;
 use crate::profiles::ConditionUpdate;
@@ -9,6 +11,45 @@ use crate::tenants::fault::join_first;
 
 /// Maximum number of VMs in the message.
 const MAX_VMS: usize = 5;
+
+/// Reason of the condition `Draining`. The variants have the names of the same reasons in [`ConditionReason`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+pub enum DrainingReason {
+    /// VMs must leave the cordoned host.
+    HostCordoned,
+    /// VMs must leave the host, which is not cordoned.
+    PodsEvicted,
+    /// The host was uncordoned before all VMs had left it.
+    DrainCancelled,
+}
+
+impl DrainingReason {
+    /// Parses the reason of an existing condition; `None` if it is not known to this release.
+    #[must_use]
+    pub fn parse(reason: &str) -> Option<Self> {
+        Self::deserialize(StrDeserializer::<Error>::new(reason)).ok()
+    }
+
+    /// Returns the reason for the condition.
+    #[must_use]
+    pub const fn condition_reason(self) -> ConditionReason {
+        match self {
+            Self::HostCordoned => ConditionReason::HostCordoned,
+            Self::PodsEvicted => ConditionReason::PodsEvicted,
+            Self::DrainCancelled => ConditionReason::DrainCancelled,
+        }
+    }
+
+    /// Returns true if VMs had to leave the host while it was cordoned. If such a host is schedulable now, the drain is
+    /// cancelled.
+    #[must_use]
+    pub const fn was_cordoned(self) -> bool {
+        match self {
+            Self::HostCordoned | Self::DrainCancelled => true,
+            Self::PodsEvicted => false,
+        }
+    }
+}
 
 /// Returns the condition; `None` if no VM must leave the host. Each record has the namespace and name of its VM. The
 /// message names blocked VMs first.
@@ -33,7 +74,8 @@ pub fn draining_condition(
     let all = join_first(&all, MAX_VMS, "; ");
     let message = format!("{count} {plural} must leave the host: {all}");
     let reason =
-        if is_schedulable { ConditionReason::PodsEvicted } else { ConditionReason::HostCordoned };
+        if is_schedulable { DrainingReason::PodsEvicted } else { DrainingReason::HostCordoned };
+    let reason = reason.condition_reason();
     Some(ConditionUpdate { type_: DRAINING, status: "True", reason, message })
 }
 
@@ -44,13 +86,25 @@ pub fn cancelled_condition(vms: usize) -> ConditionUpdate {
         "the host is schedulable again, so its machines stay; KubeVirt before v1.8 does not clear \
          status.evacuationNodeName of {vms} VirtualMachineInstances"
     );
-    let reason = ConditionReason::DrainCancelled;
+    let reason = DrainingReason::DrainCancelled.condition_reason();
     ConditionUpdate { type_: DRAINING, status: "False", reason, message }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn written_reasons_are_parsed() {
+        for reason in [
+            DrainingReason::HostCordoned,
+            DrainingReason::PodsEvicted,
+            DrainingReason::DrainCancelled,
+        ] {
+            assert_eq!(DrainingReason::parse(reason.condition_reason().as_str()), Some(reason));
+        }
+        assert_eq!(DrainingReason::parse("NoMachines"), None);
+    }
 
     #[test]
     fn message_names_the_first_vms() {

@@ -52,7 +52,7 @@ pub fn desired_infra_node(
         Selection::One(profile) => profile_spec(profile, resolved, host, &mut incomplete),
         Selection::None | Selection::Tie(_) if ours.is_empty() => return None,
         Selection::None | Selection::Tie(_) => {
-            spec_with_refreshed_peers(ours.project(&live), &infra_node.spec, resolved, host)
+            spec_with_refreshed_peers(ours.extract(&live), &infra_node.spec, resolved, host)
         }
     };
     let tenants = tenant_networks(tenants, labels, &networks);

@@ -24,11 +24,11 @@ const OPTIONS: ReconcilerOptions =
 /// Reconciles the InfraConfig until the future is dropped.
 pub(super) async fn run(context: Arc<Context>) {
     let mut changes = context.configs.subscribe();
-    let mut claims = context.claims.subscribe();
+    let mut claims = context.vlan_claims.subscribe();
     tokio::join!(
         context.configs.wait_until_ready(),
         context.profiles.wait_until_ready(),
-        context.claims.wait_until_ready()
+        context.vlan_claims.wait_until_ready()
     );
     let (wake, queue) = unbounded();
     let notify = async {
@@ -60,7 +60,7 @@ async fn reconcile_config(
 ) -> Result<(), ReconcileFailure> {
     let name = config.name_any();
     let (status, reason, message) = if name == INFRA_CONFIG {
-        let claims = context.claims.all();
+        let claims = context.vlan_claims.all();
         let faults = config_problems(&config.spec, context.fleet.get().networks(), &claims);
         if faults.is_empty() {
             ("True", ConditionReason::Accepted, "the spec is valid".to_owned())

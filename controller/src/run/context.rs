@@ -46,7 +46,7 @@ pub struct Context {
     /// All InfraConfigs; only the one with the name [`INFRA_CONFIG`] is used.
     pub configs: Informer<InfraConfig>,
     /// All VlanClaims.
-    pub claims: Informer<VlanClaim>,
+    pub vlan_claims: Informer<VlanClaim>,
     /// All PrefixClaims.
     pub prefix_claims: Informer<PrefixClaim>,
     /// All AddressClaims.
@@ -99,7 +99,7 @@ impl Context {
             configs: Informer::start(client, tasks, watches, |config| {
                 config.metadata.managed_fields = None
             }),
-            claims: Informer::start(client, tasks, watches, |claim| {
+            vlan_claims: Informer::start(client, tasks, watches, |claim| {
                 claim.metadata.managed_fields = None
             }),
             prefix_claims: Informer::start(client, tasks, watches, |claim| {
@@ -130,7 +130,7 @@ impl Context {
     pub(super) fn shared_informers(&self) -> tenants::TenantInformers {
         tenants::TenantInformers {
             tenants: self.tenants.clone(),
-            claims: self.claims.clone(),
+            vlan_claims: self.vlan_claims.clone(),
             prefix_claims: self.prefix_claims.clone(),
             addresses: self.addresses.clone(),
             configs: self.configs.clone(),

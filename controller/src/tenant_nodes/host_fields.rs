@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt as _;
 
 use super::keys::{FieldKind, MAX_COPIED, ReplicatedKeys};
-use super::taint::NodeTaint;
+use super::replicated_taint::NodeTaint;
 
 /// Largest number of bytes of an annotation that is copied.
 const MAX_ANNOTATION_LENGTH: usize = 4096;

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! InfraConfig ──► keys ──► host_fields ─┐
-//! infra Nodes ──────────────────────────┴─► plan (fields, taints) ──► writes, report
+//! infra Nodes ──────────────────────────┴─► plan (fields, taint_changes) ──► writes, report
 //! VirtualMachineInstances ──► machine_index ─┤
 //! tenant's Nodes ──► node ──► node_store ──► node_match
 //! ```
@@ -19,6 +19,6 @@ pub mod node_match;
 pub mod node_store;
 pub mod plan;
 pub mod rbac;
+pub mod replicated_taint;
 pub mod report;
-pub mod taint;
-pub mod taints;
+pub mod taint_changes;

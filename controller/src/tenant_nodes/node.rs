@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::keys::FieldKind;
-use super::taint::{NodeTaint, parse_recorded};
+use super::replicated_taint::{NodeTaint, parse_recorded};
 use crate::tenant_object::{
     FieldsEntry, MAX_FIELDS, TenantMetadata, is_valid_name, printable_manager,
 };

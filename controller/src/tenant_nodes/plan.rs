@@ -7,8 +7,8 @@ use super::host_fields::HostFields;
 use super::keys::FieldKind;
 use super::node::TenantNode;
 use super::node_match::{NodeIndex, NodeMatch};
-use super::taint::NodeTaint;
-use super::taints::plan_taints;
+use super::replicated_taint::NodeTaint;
+use super::taint_changes::plan_taints;
 
 /// Write of one Node.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -118,7 +118,7 @@ pub struct TenantClass {
 pub enum UnusableClass {
     /// The class is irrelevant to Berth: it has another name, and is not a default class.
     Irrelevant,
-    /// The name is not a name of an object.
+    /// The name is not a valid object name.
     InvalidName,
     /// The fields are too long.
     TooLarge,

@@ -50,8 +50,17 @@ pub struct ClassPlan {
     pub retained: Vec<String>,
     /// Fields that are not changed, because other managers own them.
     pub conflicts: Vec<ClassFieldConflict>,
-    /// The desired default class, and the class of the tenant that is the default in its place.
-    pub other_default: Option<(String, String)>,
+    /// Conflict between a desired default class and a default class of the tenant.
+    pub default_conflict: Option<DefaultConflict>,
+}
+
+/// A desired class that is not the default class, because the tenant has its own default class.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DefaultConflict {
+    /// Name of the class that should be the default class.
+    pub desired: String,
+    /// Name of the tenant's own default class, which stays the default class.
+    pub existing: String,
 }
 
 /// Computes the changes of the classes of a tenant.
@@ -67,7 +76,8 @@ pub fn plan_classes(desired: &DesiredClasses, actual: &BTreeMap<String, TenantCl
         if let Some(other) = foreign_default.filter(|_| class.mutable.is_default) {
             class.mutable.is_default = false;
             if other != name {
-                plan.other_default = Some((name.clone(), other.clone()));
+                let (desired, existing) = (name.clone(), other.clone());
+                plan.default_conflict = Some(DefaultConflict { desired, existing });
             }
         }
         match actual.get(name) {

@@ -178,10 +178,11 @@ fn the_default_class_of_the_tenant_stays_the_only_one() {
     let mut classes = BTreeMap::from([("gp3".to_owned(), theirs)]);
     let wanted = desired(&[("fast", default_class())]);
     let plan = converge(&wanted, &mut classes);
-    assert_eq!(plan.other_default, Some(("kubevirt-fast".to_owned(), "gp3".to_owned())));
+    let (desired, existing) = ("kubevirt-fast".to_owned(), "gp3".to_owned());
+    assert_eq!(plan.default_conflict, Some(DefaultConflict { desired, existing }));
     assert!(!classes["kubevirt-fast"].mutable.is_default);
     classes.remove("gp3");
-    assert_eq!(converge(&wanted, &mut classes).other_default, None);
+    assert_eq!(converge(&wanted, &mut classes).default_conflict, None);
     assert!(classes["kubevirt-fast"].mutable.is_default);
 }
 

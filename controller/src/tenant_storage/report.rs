@@ -3,7 +3,7 @@
 use berth_api::ConditionReason;
 
 use super::desired::DesiredClasses;
-use super::plan::ClassPlan;
+use super::plan::{ClassPlan, DefaultConflict};
 use crate::tenants::fault::{Fault, join_names_limited};
 use crate::tenants::status::{PartResult, ReadyPart, join_faults};
 
@@ -83,9 +83,9 @@ pub fn report(desired: &DesiredClasses, plan: &ClassPlan, omitted: usize) -> Par
 fn ready_part(plan: &ClassPlan) -> ReadyPart {
     let count = plan.class_count;
     let mut message = format!("{count} StorageClasses exist in the tenant's cluster");
-    if let Some((desired, other)) = &plan.other_default {
+    if let Some(DefaultConflict { desired, existing }) = &plan.default_conflict {
         message = format!(
-            "{message}; {desired} is not the default class, because the tenant's own class {other} is"
+            "{message}; {desired} is not the default class, because the tenant's own class {existing} is"
         );
     }
     if plan.conflicts.is_empty() {
@@ -119,8 +119,11 @@ mod tests {
             field: ClassField::AllowVolumeExpansion,
             manager: "kubectl-edit".to_owned(),
         };
-        let other_default = Some(("kubevirt-fast".to_owned(), "gp3".to_owned()));
-        let plan = ClassPlan { conflicts: vec![foreign], other_default, ..plan };
+        let default_conflict = Some(DefaultConflict {
+            desired: "kubevirt-fast".to_owned(),
+            existing: "gp3".to_owned(),
+        });
+        let plan = ClassPlan { conflicts: vec![foreign], default_conflict, ..plan };
         let ready = report(&desired, &plan, 0).unwrap();
         assert_eq!(ready.reason, ConditionReason::FieldsOwnedByOthers);
         for words in [

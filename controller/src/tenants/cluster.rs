@@ -128,7 +128,7 @@ pub struct ClusterFacts {
     /// Addresses of the API server, or the reason why they are unknown.
     pub api_server: Result<BTreeSet<IpAddr>, UnknownFact>,
     /// Addresses of all Nodes.
-    pub nodes: BTreeSet<IpAddr>,
+    pub node_addresses: BTreeSet<IpAddr>,
     /// Networks of pods and Services, as far as the API server has objects that contain them.
     pub networks: BTreeSet<IpNet>,
     /// Addresses at which NodeLocal DNSCache answers on every Node; empty if it is not installed, or unknown.
@@ -149,7 +149,7 @@ impl ClusterFacts {
         Self {
             dns: derive_dns(&objects.dns, &objects.kube_system),
             api_server: derive_api_server(&objects.api_service, &objects.api_endpoints),
-            nodes: nodes.iter().flat_map(|node| node_addresses(node)).collect(),
+            node_addresses: nodes.iter().flat_map(|node| node_addresses(node)).collect(),
             networks,
             node_local_dns: bound_addresses(objects.node_local_dns.iter().flatten()),
         }
@@ -159,8 +159,12 @@ impl ClusterFacts {
     /// sorted.
     #[must_use]
     pub fn excluded_networks(&self, config: &InfraConfigSpec) -> (Vec<Ipv4Net>, Vec<Ipv6Net>) {
-        let single =
-            self.api_server.iter().flatten().chain(&self.nodes).map(|one| IpNet::from(*one));
+        let single = self
+            .api_server
+            .iter()
+            .flatten()
+            .chain(&self.node_addresses)
+            .map(|one| IpNet::from(*one));
         let all = NON_PUBLIC_RANGES.iter().filter_map(|one| one.parse::<IpNet>().ok());
         let all = all.chain(single).chain(self.networks.iter().copied());
         let all: Vec<IpNet> = all.chain(config.cluster_networks.iter().copied()).collect();

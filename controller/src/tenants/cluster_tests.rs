@@ -148,7 +148,7 @@ fn thousands_of_public_nodes_exclude_more_and_never_less() {
     let address = |at: u32| IpAddr::from(std::net::Ipv4Addr::from(0xc633_0000 + at * 3));
     let many = |count: u32| {
         let mut facts = ClusterFacts::derive(&typical_objects(), &[]);
-        facts.nodes = (0..count).map(address).collect();
+        facts.node_addresses = (0..count).map(address).collect();
         facts
     };
     for count in [10, 100, 5000, 20_000] {
@@ -159,7 +159,7 @@ fn thousands_of_public_nodes_exclude_more_and_never_less() {
             "{count}: {}",
             v4.len()
         );
-        for node in &facts.nodes {
+        for node in &facts.node_addresses {
             let IpAddr::V4(node) = node else { continue };
             assert!(v4.iter().any(|net| net.contains(node)), "{node}");
         }
@@ -170,7 +170,7 @@ fn thousands_of_public_nodes_exclude_more_and_never_less() {
     }
     // Neighbouring addresses are merged into one network, and no other address is excluded.
     let mut facts = many(0);
-    facts.nodes =
+    facts.node_addresses =
         (0..4096_u32).map(|at| IpAddr::from(std::net::Ipv4Addr::from(0xc633_0000 + at))).collect();
     let (v4, _) = facts.excluded_networks(&InfraConfigSpec::default());
     assert!(to_strings(&v4).contains(&"198.51.0.0/20".to_owned()), "{v4:?}");

@@ -289,7 +289,7 @@ fn unusable_reason(
         return Some(format!("overlaps `{other}` of the same pool; merge them"));
     }
     let servers = cluster.api_server.iter().flatten();
-    let own = cluster.nodes.iter().chain(servers);
+    let own = cluster.node_addresses.iter().chain(servers);
     if let Some(address) = own.filter(|address| range.contains(**address)).min() {
         return Some(format!(
             "contains {address} of a Node or the API server of the infra cluster; exclude it"

@@ -31,7 +31,7 @@ fn plan_with(
     let cluster = ClusterFacts {
         dns: Err(UnknownFact::NoDnsService),
         api_server: Ok(["198.51.100.5".parse().unwrap()].into()),
-        nodes: ["192.0.2.200".parse().unwrap()].into(),
+        node_addresses: ["192.0.2.200".parse().unwrap()].into(),
         networks: ["10.244.0.0/16".parse().unwrap()].into(),
         node_local_dns: [].into(),
     };

@@ -1,11 +1,12 @@
-//! Condition of an InfraNode about the machines that must leave the host.
+//! Condition of an InfraNode about the VMs that must leave the host.
 
 use berth_api::names::DRAIN_FIELD_MANAGER;
 use berth_api::names::condition::DRAINING;
-use berth_api::{Condition, ConditionReason, EventReason, InfraNode};
+use berth_api::{Condition, EventReason, InfraNode};
 use kube::ResourceExt as _;
 
 use super::Evacuator;
+use crate::evacuation::summary::DrainingReason;
 use crate::profiles::{ConditionUpdate, new_condition};
 use crate::run::clock::now_in_seconds;
 use crate::run::reconcile::ReconcileFailure;
@@ -16,10 +17,10 @@ fn existing_condition(host: &InfraNode) -> Option<&Condition> {
     conditions.find(|one| one.type_ == DRAINING)
 }
 
-/// Returns true if machines had to leave the host while it was cordoned, according to its condition.
+/// Returns true if VMs had to leave the host while it was cordoned, according to its condition.
 pub(super) fn was_cordoned(host: &InfraNode) -> bool {
-    let reason = existing_condition(host).and_then(|one| one.reason.parse().ok());
-    matches!(reason, Some(ConditionReason::HostCordoned | ConditionReason::DrainCancelled))
+    let reason = existing_condition(host).and_then(|one| DrainingReason::parse(&one.reason));
+    reason.is_some_and(DrainingReason::was_cordoned)
 }
 
 impl Evacuator {

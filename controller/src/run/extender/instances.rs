@@ -85,7 +85,7 @@ async fn watch_installed(service: &Service, resource: &ApiResource) {
     watch_events(api, Config::default(), "virtualmachineinstances", handle, is_still_served).await;
 }
 
-/// Reads a VM that has no host yet; `None` if the VM has a host, or if the extender reserves no host for it.
+/// Reads a VM that has no host yet; `None` if the VM has a host, or if the extender reserves no resources for it.
 fn read_pending(object: &DynamicObject, configuration: &Configuration) -> Option<PendingVm> {
     // This check is first, because it is fast and most VMs have a host.
     if object.data.pointer("/status/nodeName").is_some() {
@@ -102,7 +102,7 @@ fn read_pending(object: &DynamicObject, configuration: &Configuration) -> Option
             namespace,
             name,
             %error,
-            "failed to predict the launcher pod of a VirtualMachineInstance; its host is not reserved before the pod exists"
+            "failed to predict the launcher pod of a VirtualMachineInstance; no resources are reserved for it before the pod exists"
         );
         None
     })

@@ -36,7 +36,7 @@ pub(super) async fn read_pending_volumes(service: &Arc<Service>) {
             Ok(Some(selector)) => drop(volumes.insert((namespace, name), selector)),
             Ok(None) => {}
             Err(error) => {
-                tracing::warn!(%namespace, %name, %error, "failed to read the volume of a claim");
+                tracing::warn!(%namespace, %name, %error, "failed to read the volume of a PersistentVolumeClaim");
             }
         }
     }

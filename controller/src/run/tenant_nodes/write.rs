@@ -1,5 +1,5 @@
 //! Writes to the Nodes of a tenant: labels and annotations by server-side apply without force, taints by a JSON patch
-//! ([`crate::tenant_nodes::taints`]).
+//! ([`crate::tenant_nodes::taint_changes`]).
 
 use berth_runtime::untrusted::{RequestFailure, UntrustedClient, UntrustedError};
 use hyper::Request;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::run::tenant_access::{MAX_OBJECT_LENGTH, NODES, WriteError, patch_object};
 use crate::tenant_nodes::node::NodeObject;
 use crate::tenant_nodes::plan::NodeWrite;
-use crate::tenant_nodes::taints::taint_patch;
+use crate::tenant_nodes::taint_changes::taint_patch;
 
 /// Applies the labels and annotations of a Node, and returns the Node; `None` if there is nothing to apply, or the Node
 /// does not exist any more.

@@ -24,7 +24,7 @@ const MAX_INTERVAL: Duration = Duration::from_secs(60);
 pub(super) async fn run(context: &TenantContext) {
     context.wait_until_ready().await;
     loop {
-        let claims = context.stores.shared_informers.claims.all();
+        let claims = context.stores.shared_informers.vlan_claims.all();
         let tenants = context.stores.shared_informers.tenants.all();
         let live_tenants: BTreeMap<String, LiveTenant> = tenants
             .iter()

@@ -59,7 +59,7 @@ impl TenantContext {
             requested_id: requested.and_then(NetworkId::from_spec),
             recorded_id: tenant.status.as_ref().and_then(NetworkId::from_status),
         };
-        let (mut all, config) = (self.stores.shared_informers.claims.all(), self.config());
+        let (mut all, config) = (self.stores.shared_informers.vlan_claims.all(), self.config());
         let foreign = if claims::claimed_id(request, &all).is_some() {
             BTreeMap::new()
         } else {

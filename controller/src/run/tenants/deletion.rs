@@ -47,7 +47,7 @@ pub(super) async fn finalize(
         let Some(tenant) = fresh.filter(|one| one.uid() == tenant.uid()) else { return Ok(None) };
         let namespace_state = context.find_namespace(&tenant).await?;
         let machines = context.list_machines(&tenant, namespace_state).await?;
-        let all = context.stores.shared_informers.claims.all();
+        let all = context.stores.shared_informers.vlan_claims.all();
         let own = all.iter().filter(|claim| {
             let released = claim.status.as_ref().is_some_and(|status| status.released_at.is_some());
             Some(&claim.spec.tenant_uid) == tenant.uid().as_ref() && !released

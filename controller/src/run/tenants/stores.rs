@@ -44,7 +44,7 @@ pub struct TenantInformers {
     /// All tenants.
     pub tenants: Informer<TenantCluster>,
     /// All claims of VLANs and VNIs.
-    pub claims: Informer<VlanClaim>,
+    pub vlan_claims: Informer<VlanClaim>,
     /// All claims of prefixes.
     pub prefix_claims: Informer<PrefixClaim>,
     /// All claims of addresses.
@@ -66,7 +66,7 @@ impl TenantInformers {
             tenants: Informer::start(client, tasks, &watch_health, |tenant| {
                 reduce_to_conditions(&mut tenant.metadata);
             }),
-            claims: Informer::start(client, tasks, &watch_health, |_| {}),
+            vlan_claims: Informer::start(client, tasks, &watch_health, |_| {}),
             prefix_claims: Informer::start(client, tasks, &watch_health, |_| {}),
             addresses: AddressStore::start(client, tasks, &watch_health),
             configs: Informer::start(client, tasks, &watch_health, |_| {}),
@@ -169,7 +169,7 @@ impl Stores {
     fn subscribe(self: &Arc<Self>) -> [BoxFuture<'static, ()>; 7] {
         let TenantInformers {
             tenants,
-            claims,
+            vlan_claims,
             prefix_claims,
             addresses,
             configs,
@@ -187,7 +187,7 @@ impl Stores {
                     None => stores.triggers.trigger_all(),
                 }
             }),
-            self.handle_changes(claims.subscribe(), |stores, change: Change<VlanClaim>| {
+            self.handle_changes(vlan_claims.subscribe(), |stores, change: Change<VlanClaim>| {
                 stores.handle_claim_change(change, |claim| &claim.spec.tenant);
             }),
             self.handle_changes(
@@ -245,7 +245,7 @@ impl Stores {
     pub(super) async fn wait_until_ready(&self) {
         let TenantInformers {
             tenants,
-            claims,
+            vlan_claims,
             prefix_claims,
             addresses,
             configs,
@@ -253,7 +253,7 @@ impl Stores {
             nodes,
         } = &self.shared_informers;
         tenants.wait_until_ready().await;
-        claims.wait_until_ready().await;
+        vlan_claims.wait_until_ready().await;
         prefix_claims.wait_until_ready().await;
         addresses.wait_until_ready().await;
         configs.wait_until_ready().await;

@@ -19,7 +19,7 @@ fn cluster_facts() -> ClusterFacts {
             addresses: BTreeSet::from(["10.96.0.10".parse().unwrap()]),
         }),
         api_server: Ok(BTreeSet::from(["203.0.113.5".parse().unwrap()])),
-        nodes: BTreeSet::new(),
+        node_addresses: BTreeSet::new(),
         networks: BTreeSet::new(),
         node_local_dns: BTreeSet::new(),
     }

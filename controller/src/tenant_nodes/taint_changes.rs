@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::fields::FieldConflict;
 use super::keys::FieldKind;
 use super::node::NodeObject;
-use super::taint::NodeTaint;
+use super::replicated_taint::NodeTaint;
 use crate::tenant_object::UNKNOWN_MANAGER;
 
 /// Plan for the taints of a Node.
