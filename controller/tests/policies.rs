@@ -28,6 +28,7 @@ const UDP: &str = "UDP";
 
 /// Allowed with isolation `InCluster`, and with isolation `Egress`.
 const ALLOWED: [bool; 2] = [true, true];
+/// Denied with isolation `InCluster`, and with isolation `Egress`.
 const DENIED: [bool; 2] = [false, false];
 /// Allowed with isolation `Egress` only.
 const ALLOWED_WITH_EGRESS: [bool; 2] = [false, true];

@@ -57,7 +57,7 @@ pub(super) const CHECKS: &[Check] = &[
     },
 ];
 
-/// Returns the outcome of a check that needs hosts.
+/// Returns the outcome of a check that needs hosts, if there are none.
 fn no_hosts() -> Outcome {
     Outcome::skip("there are no InfraNodes, see hosts.count")
 }

@@ -9,15 +9,15 @@ use berth_runtime::check::Outcome;
 pub(super) const CHECKS: &[Check] = &[Check {
     id: "kubernetes.version",
     title: "version of Kubernetes",
-    explanation: "The manifests in deploy/ need Kubernetes 1.20. Releases 1.20 and 1.36 are tried, the releases between are \
+    explanation: "The manifests in deploy/ need Kubernetes 1.20. Releases 1.20 and 1.36 are tested, the releases between are \
         expected to work (docs/compatibility.md). WARN for other releases.",
     run: check_version,
 }];
 
 /// Oldest release that the manifests in `deploy/` support.
-const OLDEST: Release = Release(1, 20, 0);
+const OLDEST_SUPPORTED: Release = Release(1, 20, 0);
 /// Newest release in the results of docs/compatibility.md.
-const NEWEST_TRIED: Release = Release(1, 36, 0);
+const NEWEST_TESTED: Release = Release(1, 36, 0);
 
 fn check_version(input: &Input) -> Result<Outcome, Unread> {
     let version = match &input.kubernetes {
@@ -26,10 +26,10 @@ fn check_version(input: &Input) -> Result<Outcome, Unread> {
     };
     let outcome = match version.parse::<Release>() {
         Err(error) => Outcome::skip(format!("the version of the API server is {error}")),
-        Ok(release) if release < OLDEST => Outcome::warn(format!("Kubernetes is older than {OLDEST}"))
+        Ok(release) if release < OLDEST_SUPPORTED => Outcome::warn(format!("Kubernetes is older than {OLDEST_SUPPORTED}"))
             .remedy("upgrade Kubernetes: older releases are not tested"),
-        Ok(release) if release.first_patch() > NEWEST_TRIED => {
-            Outcome::warn(format!("Kubernetes is newer than {NEWEST_TRIED}, the newest tried release"))
+        Ok(release) if release.first_patch() > NEWEST_TESTED => {
+            Outcome::warn(format!("Kubernetes is newer than {NEWEST_TESTED}, the newest tested release"))
                 .remedy("read docs/compatibility.md of a later release of Berth, or test the cluster before production")
         }
         Ok(release) => Outcome::pass(release.to_string()),
@@ -44,7 +44,7 @@ mod tests {
     use crate::check::test_helpers::run_check;
 
     #[test]
-    fn untried_releases_cause_a_warning() {
+    fn untested_releases_cause_a_warning() {
         for (version, status) in [
             ("v1.20.2", Status::Pass),
             ("v1.36.9", Status::Pass),

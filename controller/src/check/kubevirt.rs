@@ -19,7 +19,7 @@ pub(super) const CHECKS: &[Check] = &[
         id: "kubevirt.version",
         title: "release of KubeVirt",
         explanation: "FAIL without KubeVirt, and for KubeVirt before 1.9 on Kubernetes 1.36 and later: VMs stay in phase \
-            Scheduled there (kubevirt/kubevirt issue 17858). Releases 1.5.3, 1.6.6, 1.8.4 and 1.9.0 are tried, the releases \
+            Scheduled there (kubevirt/kubevirt issue 17858). Releases 1.5.3, 1.6.6, 1.8.4 and 1.9.0 are tested, the releases \
             between are expected to work (docs/compatibility.md). WARN for earlier and later releases: the prediction of \
             launcher pods may be wrong.",
         run: check_version,
@@ -59,9 +59,9 @@ pub(super) const CHECKS: &[Check] = &[
 ];
 
 /// Oldest release in the results of docs/compatibility.md.
-const OLDEST_TRIED: Release = Release(1, 5, 3);
+const OLDEST_TESTED: Release = Release(1, 5, 3);
 /// Newest release in the results of docs/compatibility.md.
-const NEWEST_TRIED: Release = Release(1, 9, 0);
+const NEWEST_TESTED: Release = Release(1, 9, 0);
 /// First release of Kubernetes on which KubeVirt before [`OLDEST_FOR_KUBERNETES_1_36`] does not work.
 const KUBERNETES_1_36: Release = Release(1, 36, 0);
 /// First release of KubeVirt that works on Kubernetes 1.36.
@@ -71,14 +71,14 @@ const CPU_MANAGER_GATE: &str = "CPUManager";
 /// Part of the name of the webhook of network-resources-injector.
 const INJECTOR: &str = "network-resources-injector";
 /// Field with the enabled feature gates.
-const GATES: &str = "/spec/configuration/developerConfiguration/featureGates";
+const FEATURE_GATES_POINTER: &str = "/spec/configuration/developerConfiguration/featureGates";
 
 /// Returns the name of the KubeVirt object for evidence.
 fn object_name(kubevirt: &Value) -> String {
     format!("KubeVirt {}/{}", text(kubevirt, "/metadata/namespace"), name(kubevirt))
 }
 
-/// Returns the outcome of a check that needs KubeVirt.
+/// Returns the outcome of a check that needs KubeVirt, if KubeVirt is not installed.
 fn not_installed() -> Outcome {
     Outcome::skip("KubeVirt is not installed, see kubevirt.version")
 }
@@ -105,12 +105,12 @@ fn check_version(input: &Input) -> Result<Outcome, Unread> {
                 .with_evidence("/version", input.kubernetes.as_deref().unwrap_or_default())
                 .remedy("upgrade KubeVirt to 1.9 or later (kubevirt/kubevirt issue 17858)")
         }
-        Ok(release) if release < OLDEST_TRIED => Outcome::warn(format!(
-            "KubeVirt is older than {OLDEST_TRIED}, the oldest tried release"
+        Ok(release) if release < OLDEST_TESTED => Outcome::warn(format!(
+            "KubeVirt is older than {OLDEST_TESTED}, the oldest tested release"
         ))
         .remedy("upgrade KubeVirt"),
-        Ok(release) if release.first_patch() > NEWEST_TRIED => Outcome::warn(format!(
-            "KubeVirt is newer than {NEWEST_TRIED}, the newest tried release"
+        Ok(release) if release.first_patch() > NEWEST_TESTED => Outcome::warn(format!(
+            "KubeVirt is newer than {NEWEST_TESTED}, the newest tested release"
         ))
         .remedy("read docs/compatibility.md of a later release of Berth"),
         Ok(release) => Outcome::pass(release.to_string()),
@@ -146,7 +146,7 @@ fn check_phase(input: &Input) -> Result<Outcome, Unread> {
 
 fn check_cpu_manager(input: &Input) -> Result<Outcome, Unread> {
     let Some(kubevirt) = input.kubevirt()? else { return Ok(not_installed()) };
-    let gates = texts(kubevirt, GATES);
+    let gates = texts(kubevirt, FEATURE_GATES_POINTER);
     let field =
         format!("{} spec.configuration.developerConfiguration.featureGates", object_name(kubevirt));
     if gates.contains(&CPU_MANAGER_GATE) {

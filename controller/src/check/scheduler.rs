@@ -37,7 +37,7 @@ const LEASE: &str = "Lease kube-system/berth-scheduler";
 /// Option of the controller that enables the extender.
 const EXTENDER_OPTION: &str = "--extender-listen=";
 /// How to install the component.
-const INSTALL: &str = "kubectl apply -k deploy/overlays/scheduler";
+const INSTALL_COMMAND: &str = "kubectl apply -k deploy/overlays/scheduler";
 
 fn check_leader(input: &Input) -> Result<Outcome, Unread> {
     // The component creates the Lease, without a holder.
@@ -76,7 +76,7 @@ fn not_installed(message: &str, path: &str, names: &[&str]) -> Outcome {
     Outcome::fail(message)
         .with_evidence(path, join_names(names))
         .with_evidence(LEASE, "does not exist")
-        .remedy(INSTALL)
+        .remedy(INSTALL_COMMAND)
 }
 
 fn check_extender(input: &Input) -> Result<Outcome, Unread> {
@@ -95,7 +95,7 @@ fn check_extender(input: &Input) -> Result<Outcome, Unread> {
     if !has_extender(pod) {
         return Ok(Outcome::fail("the scheduler that is the leader has no extender")
             .with_evidence(evidence, format!("no {EXTENDER_OPTION}"))
-            .remedy(INSTALL));
+            .remedy(INSTALL_COMMAND));
     }
     let ready = condition(pod, "Ready");
     if text(ready, "/status") == "True" {

@@ -190,7 +190,7 @@ fn collect_classes<'v>(value: &'v Value, classes: &mut BTreeSet<&'v str>) {
     }
 }
 
-/// Returns the outcome of a check that needs the TenantCluster.
+/// Returns the outcome of a check that needs the TenantCluster, if it does not exist.
 fn not_found() -> Outcome {
     Outcome::skip("the TenantCluster does not exist, see tenant.object")
 }
@@ -263,7 +263,7 @@ mod tests {
     use crate::check::test_helpers::{input_with, run_check};
     use crate::tenants::kubeconfig_rules::RefusedKubeconfig;
 
-    fn bank() -> TenantInput {
+    fn tenant_bank() -> TenantInput {
         TenantInput {
             name: "bank".to_owned(),
             object: Ok(json!({
@@ -281,7 +281,7 @@ mod tests {
     }
 
     fn status(id: &str, change: impl FnOnce(&mut TenantInput)) -> Status {
-        let mut tenant = bank();
+        let mut tenant = tenant_bank();
         change(&mut tenant);
         let classes = json!([{"metadata": {"name": "fast"}}]);
         let input = input_with(Kind::StorageClass, &classes);
@@ -380,7 +380,7 @@ mod tests {
                 object,
                 kubeconfig: KubeconfigState::NotReferenced,
                 api_server: None,
-                ..bank()
+                ..tenant_bank()
             };
             let outcome = run_check(id, &Input { tenant: Some(tenant), ..Input::default() });
             assert_eq!(outcome.status, Status::Skip);

@@ -48,11 +48,11 @@ pub(super) fn format_migration(migration: &Migration) -> String {
     }
     for machine in machines {
         let patch = patch_command("virtualmachine", &machine.namespace, &machine.name);
-        lines.push(format!("{patch} '{}'", spec_of(&machine.patch())));
+        lines.push(format!("{patch} '{}'", patch_without_identity(&machine.patch())));
     }
     for service in services {
         let patch = patch_command("service", &service.namespace, &service.name);
-        lines.push(format!("{patch} '{}'", spec_of(&service.patch())));
+        lines.push(format!("{patch} '{}'", patch_without_identity(&service.patch())));
     }
     lines.join("\n") + "\n"
 }
@@ -62,7 +62,7 @@ fn patch_command(kind: &str, namespace: &str, name: &str) -> String {
 }
 
 /// Returns the part of a patch without the identity of the object.
-fn spec_of(patch: &Value) -> Value {
+fn patch_without_identity(patch: &Value) -> Value {
     json!({"spec": patch["spec"]})
 }
 

@@ -42,7 +42,7 @@ pub(super) struct Arguments {
     /// Files, folders or - for standard input
     #[arg(short, long, required_unless_present = "tenant_rbac", value_name = "DIR|FILE|-", value_hint = ValueHint::AnyPath)]
     filename: Vec<PathBuf>,
-    /// The machine's name [default: DEPLOYMENT-HASH-xxxxx, where HASH is the hash of the template]
+    /// The machine's name [default: DEPLOYMENT-HASH-xxxxx; HASH is the hash of the template]
     #[arg(long, value_name = "NAME")]
     machine: Option<String>,
     /// The namespace [default: the namespace of the tenant, otherwise of the MachineDeployment]

@@ -12,7 +12,7 @@ pub struct Cancellation {
     pub removes_request: bool,
     /// True if the mark for removal is removed. The machine then becomes schedulable again.
     pub removes_mark: bool,
-    /// Names of the migrations to delete. Migrations that copy the VM already continue.
+    /// Names of the migrations to delete. Migrations that are already copying the VM continue.
     pub migrations: Vec<String>,
 }
 

@@ -39,8 +39,8 @@ impl DeploymentState {
             let counted = machines.iter().filter(|one| is_counted(one)).count();
             u32::try_from(counted).unwrap_or(u32::MAX)
         };
-        // The status counts a machine only after `minReadySeconds`, or when its Node is ready. It may be stale, and
-        // count machines that have just been marked as available.
+        // The status counts a machine only after `minReadySeconds`, or when its Node is ready. The status may be stale,
+        // and still count machines as available that have just been marked for removal.
         let marked_since = replicas.saturating_sub(count(|one| !one.is_leaving()));
         let available = count(Machine::is_available).min(counted.saturating_sub(marked_since));
         Ok(Self::new(limits, available, machines))

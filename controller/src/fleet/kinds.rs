@@ -34,7 +34,9 @@ const PLACEMENT_KINDS: [(&str, &str); 23] = [
     ("VirtualMachinePreference", INSTANCETYPE_GROUP),
     ("VirtualMachineClusterPreference", INSTANCETYPE_GROUP),
 ];
+/// API group of Berth's kinds.
 const BERTH_GROUP: &str = "berth.dev";
+/// API group of KubeVirt's instance types and preferences.
 const INSTANCETYPE_GROUP: &str = "instancetype.kubevirt.io";
 
 /// Kinds of the core group (Kubernetes API reference, `v1`). The list is complete, so any other kind in this group is

@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_of_small_clusters() {
+    fn more_than_40_percent_of_hosts_exceed_the_limit() {
         for (away, all, is_exceeded) in [
             (0, 0, false),
             (1, 1, true),

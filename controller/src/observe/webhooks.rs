@@ -10,9 +10,9 @@ use serde_json::Value;
 use crate::check::{BundleValidity, CaBundle, InvalidBundle, Kind, Lists, Read, ReadError};
 
 /// Services of the webhooks of KubeVirt and CDI.
-const SERVICES: [&str; 3] = ["virt-api", "kubevirt-operator-webhook", "cdi-api"];
+const WEBHOOK_SERVICES: [&str; 3] = ["virt-api", "kubevirt-operator-webhook", "cdi-api"];
 /// Resources in rules of webhooks that select pods or PersistentVolumeClaims.
-const RESOURCES: [&str; 4] = ["pods", "persistentvolumeclaims", "*", "*/*"];
+const WEBHOOK_RESOURCES: [&str; 4] = ["pods", "persistentvolumeclaims", "*", "*/*"];
 
 /// Returns the CA bundles of all webhooks.
 pub(super) fn read_bundles(lists: &Lists, now: SystemTime) -> Read<Vec<CaBundle>> {
@@ -48,7 +48,7 @@ fn is_needed_for_vms(webhook: &Value) -> bool {
     let service = webhook["clientConfig"]["service"]["name"].as_str().unwrap_or_default();
     let mut rules = webhook["rules"].as_array().into_iter().flatten();
     webhook["failurePolicy"] == "Fail"
-        && (SERVICES.contains(&service) || rules.any(is_rule_for_vms))
+        && (WEBHOOK_SERVICES.contains(&service) || rules.any(is_rule_for_vms))
 }
 
 /// Returns true for a rule that selects objects of KubeVirt or CDI, pods or PersistentVolumeClaims.
@@ -59,7 +59,7 @@ fn is_rule_for_vms(rule: &Value) -> bool {
     };
     has("apiGroups", |group| group == "kubevirt.io" || group.ends_with(".kubevirt.io"))
         || has("apiGroups", |group| ["", "*"].contains(&group))
-            && has("resources", |resource| RESOURCES.contains(&resource))
+            && has("resources", |resource| WEBHOOK_RESOURCES.contains(&resource))
 }
 
 fn read_validity(data: &str, now: SystemTime) -> Result<BundleValidity, InvalidBundle> {

@@ -37,6 +37,7 @@ pub(super) struct Simulation {
     pub(super) problems: Vec<Problem>,
 }
 
+/// Consequence of a fatal problem, for the message: the plan does not contain the object.
 const OMITTED: &str = "left out";
 
 fn invalid_object_problem(invalid: Invalid) -> Problem {

@@ -18,7 +18,9 @@ use super::usage::{HostUsage, ResourceUsage};
 use crate::evacuation::reason::EvacuationReason;
 use crate::fleet::{MachineCounts, PlannedTenant};
 
+/// Number of columns of a line.
 const LINE_WIDTH: usize = 80;
+/// Number of columns of a bar that shows the usage of a resource.
 const BAR_WIDTH: usize = 20;
 /// Maximum number of lines of each list, unless the user requests all lines.
 const MAX_LINES: usize = 40;

@@ -63,7 +63,9 @@ mod tests {
 
     use super::*;
 
+    /// Arguments `is_host_lost` and `is_host_ready` while the host is lost.
     const LOST: (bool, bool) = (true, false);
+    /// The same arguments after the host has returned.
     const RETURNED: (bool, bool) = (false, true);
 
     fn machine(annotations: &Value) -> DynamicObject {
@@ -84,7 +86,7 @@ mod tests {
             patch["metadata"]["annotations"][REMOVAL_SINCE_ANNOTATION],
             "2026-05-01T18:00:00Z"
         );
-        // After a restart of the controller.
+        // The controller restarts, and reads the mark from the machine.
         let returned = patched(&marked, &patch);
         let removal = RemovalMark::from_machine(&returned).unwrap();
         assert_eq!(removal.since, now);

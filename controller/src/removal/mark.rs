@@ -208,7 +208,7 @@ mod tests {
         let expected = |reason| ParsedMark::Malformed(RemovalMark::new(reason, now()));
         assert_eq!(read("HostDrain", "yesterday"), expected(RemovalReason::HostDrain));
         assert_eq!(read("why", "2026-05-01T11:00:00Z"), expected(RemovalReason::Rollout));
-        // A mark of the far future would delay the deletion.
+        // A mark with a time in the far future would delay the deletion.
         assert_eq!(read("ScaleDown", "2036-05-01T11:00:00Z"), expected(RemovalReason::ScaleDown));
         let without_time = machine(&json!({REMOVAL_ANNOTATION: "Rollout"}));
         assert_eq!(ParsedMark::read(&without_time, now()), expected(RemovalReason::Rollout));

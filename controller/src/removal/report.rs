@@ -39,7 +39,8 @@ impl RemovalReport {
         Self { reason, removal, deadline, message }
     }
 
-    /// Returns true if the removal does not proceed by itself. After its time limit, it does: the machine is deleted.
+    /// Returns true if the removal does not proceed by itself. Returns false after the time limit, because the machine is
+    /// then deleted.
     #[must_use]
     pub fn is_blocked(&self) -> bool {
         self.reason != ConditionReason::DrainDeadlineExceeded

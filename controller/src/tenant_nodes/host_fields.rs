@@ -14,7 +14,7 @@ const MAX_ANNOTATION_LENGTH: usize = 4096;
 
 /// Keys of the labels, annotations and taints that are copied from hosts, for all tenants.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Replication {
+pub struct ReplicationConfig {
     labels: ReplicatedKeys,
     annotations: ReplicatedKeys,
     taints: ReplicatedKeys,
@@ -31,7 +31,7 @@ pub struct HostFields {
     pub taints: BTreeSet<NodeTaint>,
 }
 
-impl Replication {
+impl ReplicationConfig {
     /// Reads the lists of the InfraConfig.
     #[must_use]
     pub fn from_config(config: &InfraConfigSpec) -> Self {
@@ -86,7 +86,7 @@ mod tests {
         let host: Node = serde_json::from_value(host).unwrap();
         let select = |config: serde_json::Value| {
             let config: InfraConfigSpec = serde_json::from_value(config).unwrap();
-            Replication::from_config(&config).select(&host)
+            ReplicationConfig::from_config(&config).select(&host)
         };
         let fields = select(json!({}));
         assert_eq!(fields.labels.into_keys().collect::<Vec<_>>(), ["topology.kubernetes.io/zone"]);

@@ -18,8 +18,9 @@ use crate::tenant_object::{
 
 /// Largest number of bytes of a Node that is stored. A usual Node has less than 4 KiB.
 const MAX_NODE_BYTES: usize = 1 << 16;
-/// Number of bytes that a stored Node, and each of its labels, annotations and taints, needs in addition to its texts.
+/// Number of bytes that a stored Node needs in addition to its texts and to its labels, annotations and taints.
 const NODE_OVERHEAD: usize = 256;
+/// Number of bytes that each label, annotation and taint of a stored Node needs in addition to its texts.
 const FIELD_OVERHEAD: usize = 128;
 /// Largest number of taints of a Node.
 const MAX_TAINTS: usize = 256;

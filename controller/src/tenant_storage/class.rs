@@ -13,8 +13,9 @@ use crate::tenant_object::{
     FieldsEntry, MAX_FIELDS, TenantMetadata, is_valid_name, printable_manager,
 };
 
-/// Annotation of the default class, and its old name, which Kubernetes still respects.
+/// Annotation of the default class.
 pub const DEFAULT_ANNOTATION: &str = "storageclass.kubernetes.io/is-default-class";
+/// Old name of [`DEFAULT_ANNOTATION`], which Kubernetes still respects.
 const BETA_DEFAULT_ANNOTATION: &str = "storageclass.beta.kubernetes.io/is-default-class";
 /// Largest number of bytes of a class that is stored. A class of Berth has less than 1 KiB.
 const MAX_CLASS_BYTES: usize = 1 << 14;

@@ -6,12 +6,15 @@ use berth_runtime::untrusted::BoundedVec;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// Labels of Nodes with their zone and region.
+/// Label of Nodes with their zone.
 const ZONE_KEY: &str = "topology.kubernetes.io/zone";
+/// Label of Nodes with their region.
 const REGION_KEY: &str = "topology.kubernetes.io/region";
-/// Largest number of terms of a class, of requirements of a term, and of values of a requirement.
+/// Largest number of terms of a class.
 const MAX_TERMS: usize = 64;
+/// Largest number of requirements of a term.
 const MAX_REQUIREMENTS: usize = 16;
+/// Largest number of values of a requirement.
 const MAX_VALUES: usize = 256;
 
 /// `allowedTopologies` of a StorageClass, as its API has it.

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::fault::Fault;
 
 /// Field of the KubeVirt object with the plugins by name.
-const FIELD: &str = "/spec/configuration/network/binding";
+const PLUGINS_POINTER: &str = "/spec/configuration/network/binding";
 
 /// Names of the registered plugins; unknown without a KubeVirt object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -19,7 +19,7 @@ impl BindingPlugins {
     /// Reads the plugins of a KubeVirt object.
     #[must_use]
     pub fn from_kubevirt(object: &Value) -> Self {
-        let plugins = object.pointer(FIELD).and_then(Value::as_object);
+        let plugins = object.pointer(PLUGINS_POINTER).and_then(Value::as_object);
         Self(Some(plugins.into_iter().flat_map(|all| all.keys().cloned()).collect()))
     }
 

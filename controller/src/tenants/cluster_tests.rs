@@ -143,7 +143,7 @@ fn unknown_facts_have_a_reason() {
 }
 
 #[test]
-fn thousands_of_public_nodes_exclude_more_and_never_less() {
+fn networks_of_many_public_addresses_are_widened_and_never_omitted() {
     // The addresses are every third address of a /16, so that no two addresses are neighbours.
     let address = |at: u32| IpAddr::from(std::net::Ipv4Addr::from(0xc633_0000 + at * 3));
     let many = |count: u32| {

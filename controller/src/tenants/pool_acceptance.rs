@@ -98,7 +98,7 @@ pub(super) fn decide(own: PoolRequest<'_>, state: PoolState<'_>) -> PoolDecision
     };
     let others = claims.iter().enumerate().filter(|(index, _)| *index != own_index);
     if accepted.contains(&own_index) {
-        if !is_last_of_cycle(&claims, &accepted, own_index) {
+        if !is_youngest_of_cycle(&claims, &accepted, own_index) {
             return PoolDecision::Accepted;
         }
         let others = others.filter(|(_, other)| claim.waits_for(other));
@@ -114,7 +114,7 @@ pub(super) fn decide(own: PoolRequest<'_>, state: PoolState<'_>) -> PoolDecision
                 return refusal(claim.request, other.applied_request(), state.pool_use);
             }
             refusal(claim.request, other.request, state.pool_use)
-                .or_else(|| changes_first(claim.request, other.request))
+                .or_else(|| refusal_of_older_tenant(claim.request, other.request))
         })
     });
     let mut reasons: Vec<String> = reasons.collect();
@@ -125,7 +125,7 @@ pub(super) fn decide(own: PoolRequest<'_>, state: PoolState<'_>) -> PoolDecision
 }
 
 /// Returns the reason why a tenant is refused although it is older than an accepted tenant.
-fn changes_first(own: PoolRequest<'_>, other: PoolRequest<'_>) -> Option<String> {
+fn refusal_of_older_tenant(own: PoolRequest<'_>, other: PoolRequest<'_>) -> Option<String> {
     let mut pairs = own.ranges.iter().flat_map(|one| other.ranges.iter().map(move |it| (one, it)));
     let (range, theirs) = pairs.find(|(range, theirs)| range.overlaps(**theirs))?;
     let name = other.tenant.name_any();
@@ -206,7 +206,7 @@ fn accepted_claims(claims: &[PoolClaim<'_>], pool_use: &PoolUse) -> BTreeSet<usi
 
 /// Returns true if accepted tenants wait for each other in a cycle of which this tenant is the youngest. The indices
 /// are sorted by age.
-fn is_last_of_cycle(claims: &[PoolClaim<'_>], accepted: &BTreeSet<usize>, own: usize) -> bool {
+fn is_youngest_of_cycle(claims: &[PoolClaim<'_>], accepted: &BTreeSet<usize>, own: usize) -> bool {
     let (mut visited, mut stack) = (BTreeSet::new(), vec![own]);
     while let Some(index) = stack.pop() {
         let Some(claim) = claims.get(index) else { continue };

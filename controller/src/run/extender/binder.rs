@@ -15,12 +15,12 @@ use serde_json::Value;
 
 use super::error::BindFailure;
 use super::readiness_gate::{CALL_TIMEOUT, HOLD_TIMEOUT, OBJECT_TIMEOUT};
-use super::service::Service;
+use super::service::ExtenderService;
 use crate::run::api_requests::post_params;
 
 /// Sends the bindings of pods to the API server.
 pub(super) struct Binder {
-    service: Arc<Service>,
+    service: Arc<ExtenderService>,
     /// Lock for each host, held while a binding to the host is in progress.
     host_locks: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
 }
@@ -36,7 +36,7 @@ fn limit_to_deadline(timeout: Duration, deadline: Instant) -> Duration {
 }
 
 impl Binder {
-    pub(super) fn new(service: &Arc<Service>) -> Self {
+    pub(super) fn new(service: &Arc<ExtenderService>) -> Self {
         Self { service: Arc::clone(service), host_locks: Mutex::default() }
     }
 

@@ -10,7 +10,7 @@ use kube::core::DeserializeGuard;
 use kube::{Api, ResourceExt as _};
 
 use super::list_state::ListedKind;
-use super::service::Service;
+use super::service::ExtenderService;
 
 /// Annotation that the scheduler sets on a claim to select the node on which the volume is to be provisioned.
 pub(super) const SELECTED_NODE_ANNOTATION: &str = "volume.kubernetes.io/selected-node";
@@ -19,7 +19,7 @@ pub(super) const SELECTED_NODE_ANNOTATION: &str = "volume.kubernetes.io/selected
 pub(super) type VolumeClaimKey = (String, String);
 
 /// Passes claims without a volume to the extender; never ends. Other claims are ignored.
-pub(super) async fn watch_claims(service: Arc<Service>) {
+pub(super) async fn watch_claims(service: Arc<ExtenderService>) {
     let api: Api<DeserializeGuard<PersistentVolumeClaim>> = Api::all(service.client.clone());
     let mut listed: Vec<(VolumeClaimKey, Option<String>)> = Vec::new();
     // Claims without a volume that are in the extender's state. A change of a claim with a volume is ignored unless

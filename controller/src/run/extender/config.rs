@@ -6,11 +6,11 @@ use berth_api::InfraConfig;
 use berth_api::names::INFRA_CONFIG;
 use berth_runtime::watch::Informer;
 
-use super::service::Service;
+use super::service::ExtenderService;
 
 /// Passes the configuration to the extender; never ends. Calls do not wait for the InfraConfig, because it changes only
 /// preferences: until it is listed, the defaults apply.
-pub(super) async fn watch_config(service: Arc<Service>, configs: Informer<InfraConfig>) {
+pub(super) async fn watch_config(service: Arc<ExtenderService>, configs: Informer<InfraConfig>) {
     let mut changes = configs.subscribe();
     loop {
         let config = configs.get(INFRA_CONFIG);

@@ -16,11 +16,11 @@ use tracing::Instrument as _;
 use super::binder::Binder;
 use super::error::BodyError;
 use super::readiness_gate::{CALL_TIMEOUT, HOLD_TIMEOUT, OBJECT_TIMEOUT};
-use super::service::Service;
+use super::service::ExtenderService;
 
 /// State that the handlers of all calls share.
 struct Handlers {
-    service: Arc<Service>,
+    service: Arc<ExtenderService>,
     binder: Binder,
 }
 
@@ -28,7 +28,7 @@ struct Handlers {
 type CallResponse = (String, &'static str);
 
 impl Handlers {
-    fn new(service: &Arc<Service>) -> Self {
+    fn new(service: &Arc<ExtenderService>) -> Self {
         Self { service: Arc::clone(service), binder: Binder::new(service) }
     }
 
@@ -148,7 +148,7 @@ impl Handlers {
 type RequestBody = Result<Bytes, BytesRejection>;
 
 /// Returns the HTTP routes of the extender.
-pub(super) fn routes(service: &Arc<Service>) -> Router {
+pub(super) fn routes(service: &Arc<ExtenderService>) -> Router {
     let calls = Arc::new(Handlers::new(service));
     Router::new().route("/filter", post(filter)).route("/bind", post(bind)).with_state(calls)
 }

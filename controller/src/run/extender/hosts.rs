@@ -14,7 +14,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt as _;
 
 use super::list_state::ListedKind;
-use super::service::Service;
+use super::service::ExtenderService;
 use super::settings::ExtenderInformers;
 use crate::profiles::{Selection, select_profile};
 
@@ -25,7 +25,7 @@ static NO_RESOURCES: Resources =
 const HOSTS_PER_YIELD: usize = 64;
 
 /// Passes hosts to the extender; never ends.
-pub(super) async fn watch_hosts(service: Arc<Service>, shared: ExtenderInformers) {
+pub(super) async fn watch_hosts(service: Arc<ExtenderService>, shared: ExtenderInformers) {
     let ExtenderInformers { nodes, infra_nodes, profiles, .. } = &shared;
     let (mut node_changes, mut infra_node_changes) = (nodes.subscribe(), infra_nodes.subscribe());
     let mut profile_changes = profiles.subscribe();
@@ -86,7 +86,7 @@ pub(super) async fn watch_hosts(service: Arc<Service>, shared: ExtenderInformers
 }
 
 struct HostReader<'a> {
-    service: Arc<Service>,
+    service: Arc<ExtenderService>,
     shared: &'a ExtenderInformers,
     /// Problems of each host that were logged last.
     logged_problems: BTreeMap<String, String>,

@@ -16,7 +16,7 @@ use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 
 use super::list_state::ListedKind;
-use super::service::Service;
+use super::service::ExtenderService;
 use super::volumes;
 use crate::api_resource::api_resource;
 
@@ -26,7 +26,7 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(15);
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// Passes VirtualMachineInstances to the extender whenever KubeVirt is installed; never ends.
-pub(super) async fn watch_instances(service: Arc<Service>) {
+pub(super) async fn watch_instances(service: Arc<ExtenderService>) {
     let resource =
         api_resource("kubevirt.io", "v1", "VirtualMachineInstance", "virtualmachineinstances");
     loop {
@@ -47,7 +47,7 @@ pub(super) async fn watch_instances(service: Arc<Service>) {
     }
 }
 
-async fn watch_installed(service: &Service, resource: &ApiResource) {
+async fn watch_installed(service: &ExtenderService, resource: &ApiResource) {
     let api: Api<DynamicObject> = Api::all_with(service.client.clone(), resource);
     let configuration = volumes::kubevirt_configuration(&service.client).await;
     let mut listed: HashMap<String, VmInstance> = HashMap::new();

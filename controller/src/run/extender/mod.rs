@@ -37,7 +37,7 @@ use tokio::task::JoinSet;
 use super::metrics::Metrics;
 use error::MAX_BODY_BYTES;
 pub(super) use list_state::ListState;
-use service::Service;
+use service::ExtenderService;
 pub(super) use settings::ExtenderInformers;
 pub use settings::Settings;
 pub(super) use targets::ExtenderTargets;
@@ -70,7 +70,7 @@ pub(super) async fn start(
     let listen = &settings.listen;
     let server =
         serve::bind(listen).await.with_context(|| format!("--extender-listen {listen}"))?;
-    let service = Arc::new(Service::new(settings, client, metrics, list_state));
+    let service = Arc::new(ExtenderService::new(settings, client, metrics, list_state));
     tracing::info!(address = %listen, "listening for calls of kube-scheduler");
     tasks.spawn(serve_json(server, MAX_BODY_BYTES, handlers::routes(&service)));
     tasks.spawn(PodWaker::new(&service).run());
@@ -83,7 +83,7 @@ pub(super) async fn start(
 
 /// Watches all objects on which decisions depend. Once a day, when no reservation would be lost, rebuilds the state
 /// from scratch: compiled rules are cached by request class, and the number of classes only grows.
-async fn watch_and_rebuild(service: Arc<Service>, shared: ExtenderInformers) {
+async fn watch_and_rebuild(service: Arc<ExtenderService>, shared: ExtenderInformers) {
     loop {
         let mut watches = JoinSet::new();
         watches.spawn(config::watch_config(Arc::clone(&service), shared.configs.clone()));
@@ -113,7 +113,7 @@ async fn watch_and_rebuild(service: Arc<Service>, shared: ExtenderInformers) {
 }
 
 /// Releases expired reservations and updates metrics, until the state is old enough to be rebuilt.
-async fn tick_until_rebuild(service: &Service) {
+async fn tick_until_rebuild(service: &ExtenderService) {
     let mut ticks = tokio::time::interval(TICK_INTERVAL);
     let began = Instant::now();
     let mut count = 0_u32;

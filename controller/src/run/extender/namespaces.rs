@@ -7,10 +7,10 @@ use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, ResourceExt as _};
 
 use super::list_state::ListedKind;
-use super::service::Service;
+use super::service::ExtenderService;
 
 /// Passes the labels of namespaces to the extender; never ends.
-pub(super) async fn watch_namespaces(service: Arc<Service>) {
+pub(super) async fn watch_namespaces(service: Arc<ExtenderService>) {
     let api: Api<Namespace> = Api::all(service.client.clone());
     let handle = |event: Event<Namespace>| match event {
         Event::Init => service.readiness_gate.set_listed(ListedKind::Namespaces, false),

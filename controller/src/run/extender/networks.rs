@@ -10,7 +10,7 @@ use kube::ResourceExt as _;
 use kube::api::DynamicObject;
 
 use super::list_state::ListedKind;
-use super::service::Service;
+use super::service::ExtenderService;
 use crate::tenants::objects::ObjectKind;
 
 /// Maximum length of a resource name: a DNS subdomain, `/`, and a name.
@@ -20,7 +20,7 @@ const MAX_RESOURCE_NAME_BYTES: usize = 253 + 1 + 63;
 const ANNOTATIONS: [&str; 2] = [RESOURCE_NAME, READY_NETWORK_ANNOTATION];
 
 /// Passes the resources of networks to the extender; never ends.
-pub(super) async fn watch_networks(service: Arc<Service>) {
+pub(super) async fn watch_networks(service: Arc<ExtenderService>) {
     let kind = OptionalKind {
         resource: ObjectKind::NetworkAttachmentDefinition.resource(),
         label_selector: None,

@@ -11,11 +11,11 @@ use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use kube::Api;
 
 use super::list_state::ListedKind;
-use super::service::Service;
+use super::service::ExtenderService;
 use super::volumes;
 
 /// Passes pods to the extender after all other kinds have been listed; never ends.
-pub(super) async fn watch_pods(service: Arc<Service>) {
+pub(super) async fn watch_pods(service: Arc<ExtenderService>) {
     service.readiness_gate.wait_for_other_kinds().await;
     volumes::read_pending_volumes(&service).await;
     // The watch does not use the wrapper `DeserializeGuard` for objects that cannot be parsed, because it would parse
@@ -103,7 +103,7 @@ fn berth_pod_refusal(observed: &ObservedPod) -> Option<KubeletRefusal> {
     observed.kubelet_refusal.filter(|_| observed.uses_berth_scheduler)
 }
 
-fn count_refusal(service: &Service, observed: &ObservedPod, refusal: KubeletRefusal) {
+fn count_refusal(service: &ExtenderService, observed: &ObservedPod, refusal: KubeletRefusal) {
     let reason = refusal.metric_label();
     service.metrics.assignment.count_kubelet_refusal(reason);
     let existing = &observed.existing;

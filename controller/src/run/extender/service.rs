@@ -13,7 +13,7 @@ use super::settings::Settings;
 use crate::run::metrics::Metrics;
 
 /// The extender with its readiness gate, its client and its metrics.
-pub(super) struct Service {
+pub(super) struct ExtenderService {
     extender: Mutex<Extender>,
     pub(super) readiness_gate: ReadinessGate,
     /// VMs that had no host yet at the last list of VirtualMachineInstances.
@@ -27,7 +27,7 @@ pub(super) struct Service {
     pub(super) metrics: Arc<Metrics>,
 }
 
-impl Service {
+impl ExtenderService {
     pub(super) fn new(
         settings: &Settings,
         client: &Client,

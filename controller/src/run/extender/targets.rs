@@ -11,14 +11,14 @@ use std::time::Instant;
 
 use berth_extender::{MigrationQuery, MigrationTarget};
 
-use super::service::Service;
+use super::service::ExtenderService;
 use crate::evacuation::targets::TargetFinder;
 
 /// Finds the targets of live migrations in the extender's state.
-pub(in crate::run) struct ExtenderTargets(Arc<Service>);
+pub(in crate::run) struct ExtenderTargets(Arc<ExtenderService>);
 
 impl ExtenderTargets {
-    pub(super) fn new(service: &Arc<Service>) -> Self {
+    pub(super) fn new(service: &Arc<ExtenderService>) -> Self {
         Self(Arc::clone(service))
     }
 }

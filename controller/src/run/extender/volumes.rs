@@ -12,7 +12,7 @@ use kube::api::{DynamicObject, ListParams};
 use kube::{Api, Client, ResourceExt as _};
 
 use super::claims::{SELECTED_NODE_ANNOTATION, VolumeClaimKey};
-use super::service::Service;
+use super::service::ExtenderService;
 use crate::run::api_requests::kubevirt_resource;
 
 /// Number of concurrent requests. Many volumes may have to be read: after a failure of the whole cluster, thousands
@@ -21,7 +21,7 @@ const MAX_CONCURRENT_REQUESTS: usize = 16;
 
 /// Reads the volumes of VMs that have no host yet, and passes these VMs to the extender, with the node selectors of
 /// their volumes.
-pub(super) async fn read_pending_volumes(service: &Arc<Service>) {
+pub(super) async fn read_pending_volumes(service: &Arc<ExtenderService>) {
     let vms = std::mem::take(&mut *service.pending_vms());
     let claims: BTreeSet<VolumeClaimKey> = vms.iter().flat_map(|vm| vm.claims().cloned()).collect();
     let client = &service.client;

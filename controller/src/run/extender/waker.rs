@@ -13,7 +13,7 @@ use kube::Api;
 use kube::api::Patch;
 use serde_json::json;
 
-use super::service::Service;
+use super::service::ExtenderService;
 use crate::run::api_requests::patch_params;
 
 /// Time for which changes are collected before a round of Node updates, so that many changes lead to one round.
@@ -31,11 +31,11 @@ const MIN_ANNOTATIONS_VERSION: (u32, u32) = (1, 21);
 
 /// Task that makes kube-scheduler retry waiting pods.
 pub(super) struct PodWaker {
-    service: Arc<Service>,
+    service: Arc<ExtenderService>,
 }
 
 impl PodWaker {
-    pub(super) fn new(service: &Arc<Service>) -> Self {
+    pub(super) fn new(service: &Arc<ExtenderService>) -> Self {
         Self { service: Arc::clone(service) }
     }
 

@@ -35,7 +35,7 @@ pub(super) struct HostLeaseTriggers {
 }
 
 /// Receivers of changes. A change only identifies the object; the current version is read from the store.
-pub(super) struct Changes {
+pub(super) struct ChangeReceivers {
     tenants: UnboundedReceiver<Change<TenantCluster>>,
     claims: UnboundedReceiver<Change<AddressClaim>>,
     host_leases: UnboundedReceiver<Change<HostLeases>>,
@@ -56,13 +56,13 @@ impl HostLeaseTriggers {
         informers: LeaseInformers,
         instances: MachineInstances,
         queue: UnboundedSender<ObjectRef<InfraNode>>,
-    ) -> (Self, Changes) {
+    ) -> (Self, ChangeReceivers) {
         let (sender, changed_instances) = unbounded_channel();
         instances.subscribe(move |instance, _| {
             // The error is ignored: the receiver is dropped only if the reconciler is stopped.
             drop(sender.send(machine_of(instance)));
         });
-        let changes = Changes {
+        let changes = ChangeReceivers {
             tenants: informers.tenants.subscribe(),
             claims: informers.claims.subscribe(),
             host_leases: informers.host_leases.subscribe(),
@@ -90,7 +90,7 @@ impl HostLeaseTriggers {
     }
 
     /// Triggers all hosts, and then the hosts that changes affect, until the future is dropped.
-    pub(super) async fn handle_changes(&self, mut changes: Changes) {
+    pub(super) async fn handle_changes(&self, mut changes: ChangeReceivers) {
         let mut throttle = ReconcileThrottle::default();
         self.add_affected(&mut throttle, AffectedHosts::All);
         loop {
@@ -109,7 +109,7 @@ impl HostLeaseTriggers {
         }
     }
 
-    async fn next_change(&self, changes: &mut Changes) -> AffectedHosts {
+    async fn next_change(&self, changes: &mut ChangeReceivers) -> AffectedHosts {
         tokio::select! {
             Some(machine) = changes.instances.recv() => self.handle_instance(&machine),
             Some(change) = changes.claims.recv() => self.handle_claim(change),

@@ -63,7 +63,7 @@ pub(super) struct HostLossTriggers {
 }
 
 /// Receivers of changes.
-pub(super) struct Changes {
+pub(super) struct ChangeReceivers {
     nodes: UnboundedReceiver<Change<Node>>,
     infra_nodes: UnboundedReceiver<Change<InfraNode>>,
     tenants: UnboundedReceiver<Change<TenantCluster>>,
@@ -80,7 +80,7 @@ impl HostLossTriggers {
     }
 
     /// Fills the state from the stores, and returns the receivers of all later changes.
-    pub(super) async fn subscribe(&self) -> Changes {
+    pub(super) async fn subscribe(&self) -> ChangeReceivers {
         let (state, queues) = (Arc::clone(&self.state), self.queues.clone());
         self.instances.subscribe(move |instance, is_gone| {
             let host = if is_gone { None } else { host_of(instance) };
@@ -90,7 +90,7 @@ impl HostLossTriggers {
             down.for_each(|host| queues.trigger_host(host));
         });
         self.instances.informer().wait_until_ready().await;
-        let changes = Changes {
+        let changes = ChangeReceivers {
             nodes: self.context.nodes.subscribe(),
             infra_nodes: self.context.infra_nodes.subscribe(),
             tenants: self.context.tenants.subscribe(),
@@ -119,7 +119,7 @@ impl HostLossTriggers {
     }
 
     /// Triggers the hosts and tenants that changes affect, until the future is dropped.
-    pub(super) async fn handle_changes(&self, mut changes: Changes) {
+    pub(super) async fn handle_changes(&self, mut changes: ChangeReceivers) {
         let facts = self.state.lock().down_hosts();
         facts.iter().for_each(|host| self.queues.trigger_host(host));
         // A previous leader may have left the condition on a host that is no longer down.

@@ -17,7 +17,7 @@ impl MachineContext {
             &self.connections,
             namespace,
             names,
-            // With `Unknown`, a machine whose Node was omitted would stop the rollout.
+            // With `Unknown`, a machine whose Node exceeds the limits of the store would stop the rollout.
             NodeReadiness::NotReady,
         );
         for (vm, node) in vms.iter_mut().zip(nodes) {

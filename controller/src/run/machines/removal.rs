@@ -27,7 +27,7 @@ impl ValidatedDeployment<'_> {
         let reason = if vm.has_failed || !vm.is_current(&self.deployment) {
             RemovalReason::Rollout
         } else if vm.annotations.contains_key(REPLACEMENT_ANNOTATION) {
-            // Its replacement is available. The mark is removed if the drain of the host is cancelled.
+            // The replacement of the machine is available. The mark is removed if the drain of the host is cancelled.
             RemovalReason::HostDrain
         } else {
             RemovalReason::ScaleDown

@@ -35,7 +35,7 @@ pub(super) struct Drain {
     pub(super) pods: Option<Vec<DrainPod>>,
     pub(super) outcomes: EvictionOutcomes,
     pub(super) volume_count: Option<usize>,
-    /// Time after the last list of pods; at first, the begin of the reconcile.
+    /// Time at which the last list of pods ended; before the first list, the start of the reconcile.
     pub(super) observed_at: Instant,
     /// Fault of the last failed request to the tenant's API server.
     pub(super) failure: Option<Fault>,

@@ -22,7 +22,7 @@ pub(super) enum StepRequest {
 
 impl StepRequest {
     /// Returns the request of a step; `None` if the step waits.
-    pub(super) fn of(step: &Step<'_>) -> Option<Self> {
+    pub(super) fn of_step(step: &Step<'_>) -> Option<Self> {
         match step {
             Step::WaitForHost
             | Step::WaitForTenant(_)

@@ -62,7 +62,7 @@ impl Remover {
         }
         // 4. Plan.
         let step = plan_step(machine, drain, &facts);
-        let request = StepRequest::of(&step);
+        let request = StepRequest::of_step(&step);
         // 5. Report.
         if matches!(request, None | Some(StepRequest::DeleteMachine(_))) {
             self.report(machine, drain, &step).await;

@@ -16,7 +16,9 @@ use serde_json::{Value, json};
 
 use crate::removal::eviction::{EvictionOutcome, eviction_outcome};
 use crate::removal::pod::{DrainPod, PodObject};
-use crate::run::tenant_access::{MAX_OBJECT_LENGTH, NODE_LIMITS, NODES, json_body, patch_object};
+use crate::run::tenant_access::{
+    MAX_OBJECT_LENGTH, NODE_LIMITS, NODES_PATH, json_body, patch_object,
+};
 use crate::tenant_nodes::node::NodeObject;
 use crate::tenant_nodes::node_match::may_be_node_of;
 
@@ -73,7 +75,8 @@ pub(super) async fn set_cordoned(
         "metadata": {"uid": uid, "annotations": {CORDONED_ANNOTATION: mark}},
         "spec": {"unschedulable": unschedulable},
     });
-    patch_object(client, &format!("{NODES}/{node}"), "application/merge-patch+json", &body).await
+    patch_object(client, &format!("{NODES_PATH}/{node}"), "application/merge-patch+json", &body)
+        .await
 }
 
 /// Lists the Nodes that may be the Node of a machine. An API server cannot select Nodes by their providerIDs.
@@ -87,7 +90,7 @@ pub(super) async fn list_nodes_of(
             nodes.push(node);
         }
     };
-    list_collection(client, NODES, NODE_LIMITS, add).await?;
+    list_collection(client, NODES_PATH, NODE_LIMITS, add).await?;
     Ok(nodes)
 }
 
@@ -170,7 +173,7 @@ pub(super) async fn delete_node(
     let body = json!({
         "apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid},
     });
-    let request = Request::delete(format!("{NODES}/{node}"))
+    let request = Request::delete(format!("{NODES_PATH}/{node}"))
         .header(CONTENT_TYPE, "application/json")
         .body(json_body(&body))
         .map_err(|_| UntrustedError::Malformed)?;

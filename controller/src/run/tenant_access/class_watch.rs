@@ -13,9 +13,9 @@ use crate::tenant_storage::class::ClassObject;
 use crate::tenant_storage::class_store::ClassStore;
 
 /// Path of the StorageClasses.
-const CLASSES: &str = "/apis/storage.k8s.io/v1/storageclasses";
+const CLASSES_PATH: &str = "/apis/storage.k8s.io/v1/storageclasses";
 /// Limits for the list of StorageClasses. A usual StorageClass has 2 KiB; the API server permits 1.5 MiB.
-const LIMITS: CollectionLimits = CollectionLimits {
+const CLASS_LIMITS: CollectionLimits = CollectionLimits {
     page_size: 50,
     max_pages: 20,
     max_page_length: 1 << 22,
@@ -86,5 +86,5 @@ async fn watch_class_collection(
             connections.notify_classes(tenant);
         }
     };
-    watch_repeatedly(client, (CLASSES, LIMITS), handle, report).await;
+    watch_repeatedly(client, (CLASSES_PATH, CLASS_LIMITS), handle, report).await;
 }

@@ -39,7 +39,7 @@ const INITIAL_REFUSALS: u32 = 4;
 /// Maximum size of a kubeconfig in bytes. The kubeconfig stays in memory; a usual one has less than 10 KiB.
 const MAX_KUBECONFIG_LENGTH: usize = 1 << 18;
 /// Path of the Nodes.
-pub(in crate::run) const NODES: &str = "/api/v1/nodes";
+pub(in crate::run) const NODES_PATH: &str = "/api/v1/nodes";
 /// Limits for the list of Nodes. A usual Node has 20 KiB and a page less than 256 KiB, so a page does not wait for
 /// large answers of other tenants. The API server permits 1.5 MiB for a Node.
 pub(in crate::run) const NODE_LIMITS: CollectionLimits = CollectionLimits {
@@ -69,7 +69,7 @@ type KubeconfigRead = Option<Result<Arc<str>, Fault>>;
 pub(super) async fn run(tenant: String, spec: AccessSpec, environment: Arc<Environment>) {
     let connections = &environment.connections;
     if let Some(refusal) = &spec.refusal {
-        let message = format!("{} {refusal}", spec.place());
+        let message = format!("{} {refusal}", spec.secret_description());
         let fault = Fault::new(ConditionReason::InvalidKubeconfig, message);
         connections.set_access(&tenant, Err(fault));
         return std::future::pending().await;
@@ -103,7 +103,8 @@ async fn watch_secret(
         let read = read_entry(secret, spec);
         let server = read.clone().and_then(|text| {
             parse_server(&text).map_err(|error| {
-                let message = format!("{}: entry {} {error}", spec.place(), spec.secret.key);
+                let message =
+                    format!("{}: entry {} {error}", spec.secret_description(), spec.secret.key);
                 Fault::new(ConditionReason::InvalidKubeconfig, message)
             })
         });
@@ -121,7 +122,7 @@ async fn watch_secret(
         if is_refused && (count >= INITIAL_REFUSALS || !spec.secret.is_own()) {
             let message = format!(
                 "{} cannot be read, because an RBAC permission (get, list, watch) is missing (docs/security.md): {error}",
-                spec.place()
+                spec.secret_description()
             );
             send(Err(Fault::new(ConditionReason::InvalidKubeconfig, message)));
         }
@@ -131,13 +132,14 @@ async fn watch_secret(
 }
 
 fn read_entry(secret: Option<Secret>, spec: &AccessSpec) -> Result<Arc<str>, Fault> {
-    let (place, key) = (spec.place(), &spec.secret.key);
+    let (secret_description, key) = (spec.secret_description(), &spec.secret.key);
     let fault = |message| Fault::new(ConditionReason::InvalidKubeconfig, message);
-    let secret = secret.ok_or_else(|| fault(format!("{place} does not exist")))?;
+    let secret = secret.ok_or_else(|| fault(format!("{secret_description} does not exist")))?;
     let data = secret.data.unwrap_or_default();
-    let entry = data.get(key).ok_or_else(|| fault(format!("{place} has no entry {key}")))?;
+    let entry =
+        data.get(key).ok_or_else(|| fault(format!("{secret_description} has no entry {key}")))?;
     if entry.0.len() > MAX_KUBECONFIG_LENGTH {
-        return Err(fault(format!("{place}: entry {key} has more than 256 KiB")));
+        return Err(fault(format!("{secret_description}: entry {key} has more than 256 KiB")));
     }
     Ok(String::from_utf8_lossy(&entry.0).into())
 }
@@ -188,15 +190,20 @@ async fn connect(
     };
     tokio::time::sleep(add_jitter(START_DELAY)).await;
     let access = Access { client, certificate };
-    let place = spec.place();
+    let secret_description = spec.secret_description();
     tokio::join!(
-        watch_nodes(tenant, &place, environment, &access),
+        watch_nodes(tenant, &secret_description, environment, &access),
         watch_classes(tenant, connections, &access.client)
     );
 }
 
 /// Watches the Nodes of a tenant. Never returns.
-async fn watch_nodes(tenant: &str, place: &str, environment: &Environment, access: &Access) {
+async fn watch_nodes(
+    tenant: &str,
+    secret_description: &str,
+    environment: &Environment,
+    access: &Access,
+) {
     let connections = &environment.connections;
     let handle = |event: CollectionEvent<NodeObject>| {
         let is_complete = matches!(event, CollectionEvent::ListCompleted);
@@ -212,9 +219,10 @@ async fn watch_nodes(tenant: &str, place: &str, environment: &Environment, acces
     };
     let report = |error: UntrustedError| {
         tracing::debug!(tenant, %error, "failed to watch the Nodes of a tenant");
-        connections.set_access(tenant, Err(fault_of(error, place, access.certificate)));
+        connections
+            .set_access(tenant, Err(fault_of(error, secret_description, access.certificate)));
     };
-    watch_repeatedly(&access.client, (NODES, NODE_LIMITS), handle, report).await;
+    watch_repeatedly(&access.client, (NODES_PATH, NODE_LIMITS), handle, report).await;
 }
 
 async fn create_client(
@@ -223,7 +231,7 @@ async fn create_client(
     text: &str,
     slots: &ConnectionSlots,
 ) -> Result<UntrustedClient, Fault> {
-    let (place, key) = (spec.place(), &spec.secret.key);
+    let (secret_description, key) = (spec.secret_description(), &spec.secret.key);
     let refused = |refusal: RefusedKubeconfig| {
         let reason = match refusal {
             RefusedKubeconfig::UsesMachine | RefusedKubeconfig::Insecure => {
@@ -234,7 +242,7 @@ async fn create_client(
             | RefusedKubeconfig::InvalidToken
             | RefusedKubeconfig::NoServer => ConditionReason::InvalidKubeconfig,
         };
-        Fault::new(reason, format!("{place}: entry {key}: {refusal}"))
+        Fault::new(reason, format!("{secret_description}: entry {key}: {refusal}"))
     };
     let kubeconfig = parse_kubeconfig(text, spec.permits_insecure).map_err(refused)?;
     let options = KubeConfigOptions::default();
@@ -242,7 +250,10 @@ async fn create_client(
     let config = config.map_err(|_| refused(RefusedKubeconfig::Invalid))?;
     let (policy, guard) = (environment.infra_server.policy(), environment.guard.clone());
     UntrustedClient::new(&config, policy, slots.clone(), guard).map_err(|error| {
-        Fault::new(ConditionReason::InvalidKubeconfig, format!("{place}: entry {key}: {error}"))
+        Fault::new(
+            ConditionReason::InvalidKubeconfig,
+            format!("{secret_description}: entry {key}: {error}"),
+        )
     })
 }
 

@@ -9,10 +9,10 @@ use berth_runtime::untrusted::{RequestFailure, UntrustedError};
 use super::write::WriteError;
 use crate::tenants::fault::Fault;
 
-/// Returns the fault for an error of a request. `place` names the Secret with the kubeconfig.
+/// Returns the fault for an error of a request. `secret_description` names the Secret with the kubeconfig.
 pub(in crate::run) fn fault_of(
     error: UntrustedError,
-    place: &str,
+    secret_description: &str,
     certificate: Option<Validity>,
 ) -> Fault {
     let (reason, remedy) = match error {
@@ -51,7 +51,7 @@ pub(in crate::run) fn fault_of(
             "check that the server in the kubeconfig is a Kubernetes API server, and that its Nodes are not too large",
         ),
     };
-    Fault::new(reason, format!("{place}: {error}; {remedy}"))
+    Fault::new(reason, format!("{secret_description}: {error}; {remedy}"))
 }
 
 /// Returns the fault for an error of the list or watch of StorageClasses; `None` if the error concerns the whole
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn each_fault_has_a_reason_and_a_remedy() {
-        let place = "spec.kubeconfigSecretRef: Secret cluster-bank/kubeconfig";
+        let secret_description = "spec.kubeconfigSecretRef: Secret cluster-bank/kubeconfig";
         for (error, reason, words) in [
             (
                 UntrustedError::AddressRefused(RefusedAddress::InfraApiServer),
@@ -233,14 +233,14 @@ mod tests {
             (UntrustedError::Status(404), ConditionReason::InvalidAnswer, "HTTP status 404"),
             (UntrustedError::TooLong, ConditionReason::InvalidAnswer, "more than the limit"),
         ] {
-            let fault = fault_of(error, place, None);
+            let fault = fault_of(error, secret_description, None);
             assert_eq!(fault.reason, reason);
-            assert!(fault.message.starts_with(place), "{fault}");
+            assert!(fault.message.starts_with(secret_description), "{fault}");
             assert!(fault.message.contains(words), "{fault}");
         }
         let past = SystemTime::UNIX_EPOCH;
         let expired = Validity { not_before: past, not_after: past + Duration::from_secs(60) };
-        let fault = fault_of(UntrustedError::Status(401), place, Some(expired));
+        let fault = fault_of(UntrustedError::Status(401), secret_description, Some(expired));
         assert!(fault.message.contains("has expired"), "{fault}");
     }
 }

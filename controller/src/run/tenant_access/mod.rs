@@ -28,7 +28,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use super::context::Context;
 use super::tenants::WatchedKubeconfig;
 use connection::Environment;
-pub(super) use connection::{NODE_LIMITS, NODES};
+pub(super) use connection::{NODE_LIMITS, NODES_PATH};
 pub use connections::Connections;
 pub(super) use connections::{Access, ChangedMachines, SharedState, TenantObjects};
 pub(super) use faults::{drain_fault_of, write_fault_of};

@@ -31,7 +31,7 @@ impl AccessSpec {
     }
 
     /// Returns the description of the Secret for messages.
-    pub(super) fn place(&self) -> String {
+    pub(super) fn secret_description(&self) -> String {
         format!("spec.kubeconfigSecretRef: Secret {}/{}", self.secret.namespace, self.secret.name)
     }
 }

@@ -15,7 +15,7 @@ use super::write::{apply_metadata, apply_taints};
 use crate::run::context::Context;
 use crate::run::tenant_access::{Access, Connections, SharedState, WriteError, write_fault_of};
 use crate::run::tenant_conditions::ConditionWriter;
-use crate::tenant_nodes::host_fields::Replication;
+use crate::tenant_nodes::host_fields::ReplicationConfig;
 use crate::tenant_nodes::plan::{TenantPlan, plan_tenant};
 use crate::tenant_nodes::report::report;
 use crate::tenants::fault::Fault;
@@ -87,7 +87,7 @@ impl NodeReconciler {
     }
 
     fn plan(&self, tenant: &str, state: &SharedState) -> Option<PlanResult> {
-        let replication = Replication::from_config(&self.context.config().spec);
+        let replication = ReplicationConfig::from_config(&self.context.config().spec);
         let namespace = TenantCluster::namespace_of(tenant);
         let machines = {
             let machines = self.machines.lock().unwrap_or_else(PoisonError::into_inner);

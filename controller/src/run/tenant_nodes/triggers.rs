@@ -15,7 +15,7 @@ use crate::run::context::Context;
 use crate::run::machine_instances::MachineInstances;
 use crate::run::packed_content::unpack_content;
 use crate::run::tenant_access::TenantQueue;
-use crate::tenant_nodes::host_fields::Replication;
+use crate::tenant_nodes::host_fields::ReplicationConfig;
 use crate::tenant_nodes::machine_index::{MachineIndex, MachineState};
 
 /// Hosts of all machines, which the triggers update and the reconciles read.
@@ -30,7 +30,7 @@ pub(super) struct TenantNodeTriggers {
 }
 
 /// Receivers of changes.
-pub(super) struct Changes {
+pub(super) struct ChangeReceivers {
     tenants: UnboundedReceiver<Change<TenantCluster>>,
     configs: UnboundedReceiver<Change<InfraConfig>>,
     nodes: UnboundedReceiver<Change<Node>>,
@@ -51,7 +51,7 @@ impl TenantNodeTriggers {
     }
 
     /// Fills the index of machines, and returns the receivers of all later changes.
-    pub(super) async fn subscribe(&self) -> Changes {
+    pub(super) async fn subscribe(&self) -> ChangeReceivers {
         let (machines, queue) = (self.machines(), self.queue.clone());
         self.instances.subscribe(move |instance, is_gone| {
             if set_machine(&mut lock(&machines), instance, is_gone)
@@ -69,7 +69,7 @@ impl TenantNodeTriggers {
                 set_machine(&mut machines, &instance, false);
             }
         }
-        Changes {
+        ChangeReceivers {
             tenants: self.context.tenants.subscribe(),
             configs: self.context.configs.subscribe(),
             nodes: self.context.nodes.subscribe(),
@@ -77,15 +77,15 @@ impl TenantNodeTriggers {
     }
 
     /// Triggers all tenants, and then the tenants that changes affect, until the future is dropped.
-    pub(super) async fn handle_changes(&self, mut changes: Changes) {
+    pub(super) async fn handle_changes(&self, mut changes: ChangeReceivers) {
         self.queue.trigger_all(&self.context);
-        let mut replication = Replication::from_config(&self.context.config().spec);
+        let mut replication = ReplicationConfig::from_config(&self.context.config().spec);
         loop {
             tokio::select! {
                 Some(change) = changes.tenants.recv() => self.queue.handle_tenant(&change, &self.context),
                 Some(change) = changes.nodes.recv() => self.handle_node(&change, &replication),
                 Some(_) = changes.configs.recv() => {
-                    let current = Replication::from_config(&self.context.config().spec);
+                    let current = ReplicationConfig::from_config(&self.context.config().spec);
                     if current != replication {
                         replication = current;
                         self.queue.trigger_all(&self.context);
@@ -97,7 +97,7 @@ impl TenantNodeTriggers {
         }
     }
 
-    fn handle_node(&self, change: &Change<Node>, replication: &Replication) {
+    fn handle_node(&self, change: &Change<Node>, replication: &ReplicationConfig) {
         let Change::Object(before, after) = change else {
             return self.queue.trigger_all(&self.context);
         };

@@ -6,7 +6,7 @@ use hyper::Request;
 use kube::client::Body;
 use serde_json::{Value, json};
 
-use crate::run::tenant_access::{MAX_OBJECT_LENGTH, NODES, WriteError, patch_object};
+use crate::run::tenant_access::{MAX_OBJECT_LENGTH, NODES_PATH, WriteError, patch_object};
 use crate::tenant_nodes::node::NodeObject;
 use crate::tenant_nodes::plan::NodeWrite;
 use crate::tenant_nodes::taint_changes::taint_patch;
@@ -69,7 +69,7 @@ impl NodeWrite {
 }
 
 async fn get(client: &UntrustedClient, node: &str) -> Result<NodeObject, UntrustedError> {
-    let request = Request::get(format!("{NODES}/{node}")).body(Body::empty());
+    let request = Request::get(format!("{NODES_PATH}/{node}")).body(Body::empty());
     client.request(request.map_err(|_| UntrustedError::Malformed)?, MAX_OBJECT_LENGTH).await
 }
 
@@ -79,7 +79,7 @@ async fn patch(
     content_type: &str,
     body: &Value,
 ) -> Result<NodeObject, RequestFailure> {
-    patch_object(client, &format!("{NODES}/{node}"), content_type, body).await
+    patch_object(client, &format!("{NODES_PATH}/{node}"), content_type, body).await
 }
 
 #[cfg(test)]

@@ -30,9 +30,9 @@ const MAX_ATTEMPTS: usize = 32;
 /// no conflicting claim.
 pub(super) const VERIFIED_ANNOTATION: &str = "berth.dev/verified";
 /// Number of times that a tenant reads a conflicting claim of another tenant before it withdraws its own claim. Of the
-/// two tenants, only the tenant whose claim has the earlier name reads several times, with `CONFLICT_READ_DELAY`
-/// between the reads.
+/// two tenants, only the tenant whose claim has the earlier name reads several times.
 const MAX_CONFLICT_READS: usize = 4;
+/// Delay between two reads of a conflicting claim.
 const CONFLICT_READ_DELAY: Duration = Duration::from_millis(200);
 
 /// VLAN or VNI that a tenant has claimed, and a note for the message of its condition.

@@ -75,7 +75,7 @@ impl TenantContext {
         let name = tenant.name_any();
         let secret = KubeconfigSecret::resolve(&name, reference);
         if let Some(refusal) = secret.refusal(&self.config()) {
-            let message = format!("{} {refusal}", place(&secret));
+            let message = format!("{} {refusal}", describe_secret(&secret));
             return Ok(Err(Fault::new(ConditionReason::InvalidKubeconfig, message)));
         }
         let known = {
@@ -106,30 +106,30 @@ impl TenantContext {
         reference: &KubeconfigSecret,
     ) -> Result<ApiServerResult, Error> {
         let KubeconfigSecret { namespace, name, key, .. } = reference;
-        let place = place(reference);
+        let description = describe_secret(reference);
         let fault = |message: String| Err(Fault::new(ConditionReason::InvalidKubeconfig, message));
         let api: Api<Secret> = Api::namespaced(self.client.clone(), namespace);
         let read = none_if_not_found(api.get(name).await);
         // In the tenant's own namespace, a missing permission is an error that is retried: the RoleBinding was
         // created a moment ago, and takes effect soon.
         let read = if reference.is_own() { read.map(Ok) } else { catch_forbidden(read) };
-        let secret = match with_request(format!("get {place}"), read)? {
+        let secret = match with_request(format!("get {description}"), read)? {
             Ok(Some(secret)) => secret,
-            Ok(None) => return Ok(fault(format!("{place} does not exist"))),
-            Err(forbidden) => return Ok(fault(format!("{place} {forbidden}"))),
+            Ok(None) => return Ok(fault(format!("{description} does not exist"))),
+            Err(forbidden) => return Ok(fault(format!("{description} {forbidden}"))),
         };
         let data = secret.data.unwrap_or_default();
         let Some(bytes) = data.get(key) else {
-            return Ok(fault(format!("{place} has no entry {key}")));
+            return Ok(fault(format!("{description} has no entry {key}")));
         };
         let text = String::from_utf8_lossy(&bytes.0);
         Ok(match parse_server(&text) {
             Ok(server) => Ok(Some(server)),
-            Err(error) => fault(format!("{place}: entry {key} {error}")),
+            Err(error) => fault(format!("{description}: entry {key} {error}")),
         })
     }
 }
 
-fn place(secret: &KubeconfigSecret) -> String {
+fn describe_secret(secret: &KubeconfigSecret) -> String {
     format!("spec.kubeconfigSecretRef: Secret {}/{}", secret.namespace, secret.name)
 }

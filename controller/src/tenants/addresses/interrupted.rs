@@ -119,7 +119,7 @@ mod tests {
             other_interface,
             recent("10.0.0.8", "web-abc-old"),
             recent("10.0.0.9", "web-abd-x"),
-            // Machine of a MachineDeployment web-abc.
+            // This is a machine of another MachineDeployment, with the name `web-abc`.
             recent("10.0.0.10", "web-abc-rev-x"),
             recent("10.0.0.11", PREFIX),
             recent("192.0.2.1", "web-abc-e"),

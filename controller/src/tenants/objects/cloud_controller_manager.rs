@@ -22,7 +22,7 @@ pub(super) const CLOUD_CONTROLLER_MANAGER_POLICY: &str = "berth-allow-cloud-cont
 /// Annotation of the pods with the configuration.
 const CONFIG_ANNOTATION: &str = "berth.dev/cloud-config";
 /// User of the pods, which owns no files.
-const USER: u32 = 65_532;
+const POD_USER_ID: u32 = 65_532;
 
 /// Groups, resources and verbs of the Role, without unused ones of the project's own Role. A user who creates the Role
 /// must have these permissions, or the verb `escalate`.
@@ -99,7 +99,7 @@ fn pod_spec(
     json!({
         "serviceAccountName": CLOUD_CONTROLLER_MANAGER,
         "securityContext": {
-            "runAsNonRoot": true, "runAsUser": USER, "seccompProfile": {"type": "RuntimeDefault"},
+            "runAsNonRoot": true, "runAsUser": POD_USER_ID, "seccompProfile": {"type": "RuntimeDefault"},
         },
         "containers": [{
             "name": CLOUD_CONTROLLER_MANAGER,

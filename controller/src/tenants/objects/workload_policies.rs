@@ -16,8 +16,11 @@ use serde_json::{Value, json};
 use super::peers::{single_address_peer, tcp_ports};
 use crate::tenants::cluster::NAMESPACE_NAME_LABEL;
 
+/// Name of the policy by which importers reach sources of images.
 pub(super) const IMPORTER_POLICY: &str = "allow-kubevirt-importer";
+/// Name of the policy by which CDI reaches its pods in the tenant's namespace.
 pub(super) const CDI_POLICY: &str = "berth-allow-cdi";
+/// Name of the policy by which KubeVirt's API reaches VMs.
 pub(super) const VIRT_API_POLICY: &str = "berth-allow-virt-api";
 
 /// Port on which upload servers receive data and importers report progress.

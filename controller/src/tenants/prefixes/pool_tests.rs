@@ -27,7 +27,7 @@ fn the_first_free_prefix_is_found_without_iteration() {
         (&small, 6, "", Some("10.1.2.0/24")),
         (&small, 2, "10.1.2.0/23", Some("10.1.0.0/24")),
         (&small, 2, "10.0.0.0/8", None),
-        // Longer prefixes, shorter ones, other networks, and another family.
+        // Prefixes in use may be longer or shorter, in other networks, or of another family.
         (&small, 0, "10.1.0.128/25 10.1.1.7/32 10.2.0.0/16 ::/0", Some("10.1.2.0/24")),
         (&whole, 7, "", Some("10.1.0.0/24")),
         (&whole, 7, "10.1.0.4/30", None),
