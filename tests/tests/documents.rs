@@ -202,8 +202,8 @@ fn column_words<'a>(document: &'a str, name: &str) -> BTreeSet<&'a str> {
     words
 }
 
-/// Checks that each table has only one row for a reason, an event or a check: a merge can leave the old and the new text
-/// of a row. In tables with a column before the reason, such as the condition, its value may differ.
+/// Checks that each table has only one row for a reason, an event or a check: a merge can leave the old and the new
+/// text of a row. In tables with a column before the reason, such as the condition, its value may differ.
 #[test]
 fn rows_of_a_table_are_unique() {
     let document = read_text("docs/troubleshooting.md");

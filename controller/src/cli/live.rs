@@ -87,14 +87,14 @@ pub(super) fn list_items(
         let config = config.map_err(|error| Failure { exit_code: EXIT_BAD_INPUT, error })?;
         let server = config.cluster_url.to_string();
         let client = Client::try_from(config).with_context(|| name)?;
-        let mut all = Vec::new();
+        let mut items = Vec::new();
         let kinds = LISTED_KINDS.iter().map(|&(group, version, kind, plural, is_optional)| {
             (api_resource(group, version, kind, plural), is_optional)
         });
         let for_drain = is_drain.then(|| (deployment_resource(), true));
         for (resource, is_optional) in kinds.chain(for_drain) {
             let plural = &resource.plural;
-            let Err(error) = list_kind(&client, &resource, &mut all).await else { continue };
+            let Err(error) = list_kind(&client, &resource, &mut items).await else { continue };
             if let Some(status) = error.status().filter(|_| is_optional) {
                 if status.code != 404 {
                     let message =
@@ -106,14 +106,14 @@ pub(super) fn list_items(
             let error = anyhow::Error::from(error).context(format!("{server}: {plural}"));
             return Err(Failure { exit_code: EXIT_UNREACHABLE, error });
         }
-        Ok(all)
+        Ok(items)
     })
 }
 
 async fn list_kind(
     client: &Client,
     resource: &ApiResource,
-    all: &mut Vec<FleetItem>,
+    items: &mut Vec<FleetItem>,
 ) -> Result<(), CallError> {
     let visit = |mut object: Value| {
         // The objects of a list have no kind.
@@ -123,7 +123,7 @@ async fn list_kind(
         }
         let location = resource.plural.clone();
         let found = InputObject { location, object };
-        all.push(if resource.kind == MACHINE_DEPLOYMENT_KIND {
+        items.push(if resource.kind == MACHINE_DEPLOYMENT_KIND {
             FleetItem::from_cluster_deployment(&found)
         } else {
             FleetItem::from_input(found)

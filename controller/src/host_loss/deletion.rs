@@ -9,8 +9,8 @@ use crate::removal::mark::{RemovalMark, RemovalReason};
 /// pods and detaches their volumes (KEP-2268).
 pub const OUT_OF_SERVICE_TAINT: &str = "node.kubernetes.io/out-of-service";
 
-/// Host of a marked machine, according to its VirtualMachineInstance. The instance and the Node must be read from stores
-/// that have been listed completely.
+/// Host of a marked machine, according to its VirtualMachineInstance. The instance and the Node must be read from
+/// stores that have been listed completely.
 #[derive(Clone, Copy, Debug)]
 pub enum HostOfMachine<'n> {
     /// The VM is on no host, or there is no VirtualMachineInstance.

@@ -39,8 +39,8 @@ impl RemovalReport {
         Self { reason, removal, deadline, message }
     }
 
-    /// Returns true if the removal does not proceed by itself. Returns false after the time limit, because the machine is
-    /// then deleted.
+    /// Returns true if the removal does not proceed by itself. Returns false after the time limit, because the machine
+    /// is then deleted.
     #[must_use]
     pub fn is_blocked(&self) -> bool {
         self.reason != ConditionReason::DrainDeadlineExceeded

@@ -61,7 +61,8 @@ async fn reconcile_config(
     let name = config.name_any();
     let (status, reason, message) = if name == INFRA_CONFIG {
         let claims = context.vlan_claims.all();
-        let faults = config_problems(&config.spec, context.fleet.get().networks(), &claims);
+        let faults =
+            config_problems(&config.spec, context.resolved_profiles.get().networks(), &claims);
         if faults.is_empty() {
             ("True", ConditionReason::Accepted, "the spec is valid".to_owned())
         } else {

@@ -17,9 +17,9 @@ use tokio::task::JoinSet;
 use super::address_store::AddressStore;
 use super::apply::Writer;
 use super::events::EventEmitter;
-use super::fleet_store::FleetStore;
 use super::host_leases::informers::{LeaseInformers, start_host_leases};
 use super::metrics::Metrics;
+use super::profile_store::ProfileStore;
 use super::settings::Settings;
 use super::tenants;
 use super::unresponsive::AgentLeases;
@@ -55,10 +55,10 @@ pub struct Context {
     pub host_leases: Informer<HostLeases>,
     /// Period after which an unchanged object is reconciled again.
     pub resync: Duration,
-    pub(super) watches: Arc<WatchHealth>,
+    pub(super) watch_health: Arc<WatchHealth>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) lease_namespace: String,
-    pub(super) fleet: FleetStore,
+    pub(super) resolved_profiles: ProfileStore,
     pub(super) agent_leases: AgentLeases,
     pub(super) host_networks_changed: Notify,
     /// Permits writes only while this process is the leader.
@@ -81,37 +81,37 @@ impl Context {
         guard: LeaderGuard,
         own_server: (String, u16),
         tasks: &mut JoinSet<()>,
-        watches: &Arc<WatchHealth>,
+        watch_health: &Arc<WatchHealth>,
         metrics: &Arc<Metrics>,
     ) -> Self {
         Self {
             client: client.clone(),
             writer: Writer::new(client.clone(), Arc::clone(metrics)),
             events: Arc::new(EventEmitter::new(client.clone(), &settings.identity)),
-            nodes: Informer::start(client, tasks, watches, trim_node),
-            infra_nodes: Informer::start(client, tasks, watches, |_| {}),
-            profiles: Informer::start(client, tasks, watches, |profile| {
+            nodes: Informer::start(client, tasks, watch_health, trim_node),
+            infra_nodes: Informer::start(client, tasks, watch_health, |_| {}),
+            profiles: Informer::start(client, tasks, watch_health, |profile| {
                 profile.metadata.managed_fields = None
             }),
-            tenants: Informer::start(client, tasks, watches, |tenant| {
+            tenants: Informer::start(client, tasks, watch_health, |tenant| {
                 reduce_to_conditions(&mut tenant.metadata);
             }),
-            configs: Informer::start(client, tasks, watches, |config| {
+            configs: Informer::start(client, tasks, watch_health, |config| {
                 config.metadata.managed_fields = None
             }),
-            vlan_claims: Informer::start(client, tasks, watches, |claim| {
+            vlan_claims: Informer::start(client, tasks, watch_health, |claim| {
                 claim.metadata.managed_fields = None
             }),
-            prefix_claims: Informer::start(client, tasks, watches, |claim| {
+            prefix_claims: Informer::start(client, tasks, watch_health, |claim| {
                 claim.metadata.managed_fields = None
             }),
-            addresses: AddressStore::start(client, tasks, watches),
-            host_leases: start_host_leases(client, tasks, watches),
+            addresses: AddressStore::start(client, tasks, watch_health),
+            host_leases: start_host_leases(client, tasks, watch_health),
             resync: settings.resync,
-            watches: Arc::clone(watches),
+            watch_health: Arc::clone(watch_health),
             metrics: Arc::clone(metrics),
             lease_namespace: settings.lease_namespace.clone(),
-            fleet: FleetStore::default(),
+            resolved_profiles: ProfileStore::default(),
             agent_leases: AgentLeases::default(),
             host_networks_changed: Notify::new(),
             guard,

@@ -159,8 +159,8 @@ fn resolve_profiles(context: &Context, queues: &ReconcileQueues) {
     let hosts = nodes.iter().zip(&infra_nodes);
     let hosts =
         hosts.map(|(node, infra_node)| HostObjects { node, infra_node: infra_node.as_deref() });
-    let before = context.fleet.replace(ResolvedProfiles::new(&profiles, hosts));
-    let after = context.fleet.get();
+    let before = context.resolved_profiles.replace(ResolvedProfiles::new(&profiles, hosts));
+    let after = context.resolved_profiles.get();
     for (node, infra_node) in nodes.iter().zip(&infra_nodes) {
         let name = node.name_any();
         let Some(infra_node) = infra_node else { continue };

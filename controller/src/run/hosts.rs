@@ -103,7 +103,7 @@ async fn reconcile_host(
     if infra_node.metadata.deletion_timestamp.is_some() {
         return Ok(());
     }
-    let fleet = context.fleet.get();
+    let fleet = context.resolved_profiles.get();
     let none = std::collections::BTreeMap::new();
     let node_labels = node.metadata.labels.as_ref().unwrap_or(&none);
     let mut desired = desired_infra_node(&fleet, node_labels, &infra_node, &context.tenants.all());
@@ -265,7 +265,7 @@ async fn reconcile_profile(
     profile: Arc<HostProfile>,
     context: Arc<Context>,
 ) -> Result<(), ReconcileFailure> {
-    let status = profile_status(&profile, &context.fleet.get(), &now_in_seconds());
+    let status = profile_status(&profile, &context.resolved_profiles.get(), &now_in_seconds());
     if profile.status.as_ref() == Some(&status) {
         return Ok(());
     }

@@ -12,7 +12,7 @@ use super::metrics::Metrics;
 #[derive(Debug)]
 pub(super) struct Pages {
     metrics: Arc<Metrics>,
-    watches: Arc<WatchHealth>,
+    watch_health: Arc<WatchHealth>,
     /// Kinds that the scheduler extender has not listed yet; an empty set if the extender is disabled.
     extender_list_state: Arc<ListState>,
 }
@@ -20,16 +20,17 @@ pub(super) struct Pages {
 impl Pages {
     pub(super) const fn new(
         metrics: Arc<Metrics>,
-        watches: Arc<WatchHealth>,
+        watch_health: Arc<WatchHealth>,
         extender_list_state: Arc<ListState>,
     ) -> Self {
-        Self { metrics, watches, extender_list_state }
+        Self { metrics, watch_health, extender_list_state }
     }
 
     /// Returns the kinds that the reconcilers or the extender have not listed yet; `None` if all are listed. `/readyz`
     /// fails until then, so a rolling update waits until the new replica can answer kube-scheduler.
     fn not_ready_reason(&self) -> Option<String> {
-        let all = [self.watches.unlisted_reasons(), self.extender_list_state.not_ready_reason()];
+        let all =
+            [self.watch_health.unlisted_reasons(), self.extender_list_state.not_ready_reason()];
         let all: Vec<String> = all.into_iter().flatten().collect();
         (!all.is_empty()).then(|| all.join("; "))
     }

@@ -32,7 +32,7 @@ const RETRY_DELAY: Duration = Duration::from_secs(30);
 
 /// Reports the objects that cannot be parsed, until the future is dropped.
 pub(super) async fn run(context: Arc<Context>) {
-    let malformed = context.watches.malformed_objects();
+    let malformed = context.watch_health.malformed_objects();
     let mut reported: BTreeMap<ObjectKey, Option<String>> = BTreeMap::new();
     loop {
         let all = malformed.all();

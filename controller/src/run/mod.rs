@@ -16,7 +16,6 @@ mod context;
 pub mod evacuation;
 pub mod events;
 pub mod extender;
-mod fleet_store;
 mod fleet_watch;
 mod host_conditions;
 pub mod host_leases;
@@ -30,6 +29,7 @@ mod metrics;
 mod node_readiness;
 pub mod object_handlers;
 mod packed_content;
+mod profile_store;
 pub mod reconcile;
 mod removal;
 pub mod removal_lock;
@@ -96,12 +96,12 @@ async fn run_until_signal(settings: &Settings) -> anyhow::Result<()> {
             request_metrics.count_request(method)
         })
         .await?;
-    let watches = Arc::new(WatchHealth::default());
+    let watch_health = Arc::new(WatchHealth::default());
     let (leader_sender, mut leader_receiver) = watch::channel(false);
     let extender_list_state = Arc::new(extender::ListState::new(settings.extender.is_some()));
     let pages = Arc::new(Pages::new(
         Arc::clone(&metrics),
-        Arc::clone(&watches),
+        Arc::clone(&watch_health),
         Arc::clone(&extender_list_state),
     ));
     let mut servers = JoinSet::new();
@@ -118,7 +118,7 @@ async fn run_until_signal(settings: &Settings) -> anyhow::Result<()> {
         guard.clone(),
         server,
         &mut watch_tasks,
-        &watches,
+        &watch_health,
         &metrics,
     ));
     let mut targets: Option<Arc<dyn TargetFinder>> = None;
@@ -237,7 +237,7 @@ fn start_reconcilers(
         removal_lock,
         removals,
         connections,
-        watch_health: Arc::clone(&context.watches),
+        watch_health: Arc::clone(&context.watch_health),
     };
     let (machine_events, machine_metrics) = (Arc::clone(&events), Arc::clone(&metrics));
     all.spawn(machines::run(

@@ -216,7 +216,7 @@ pub fn pod_networks(node: &Node) -> BTreeSet<IpNet> {
 
 fn derive_dns(
     services: &ListResult<Service>,
-    system: &ListResult<Namespace>,
+    kube_system: &ListResult<Namespace>,
 ) -> Result<DnsFacts, UnknownFact> {
     let services = services.as_ref().map_err(Clone::clone)?;
     let mut dns = DnsFacts::default();
@@ -244,8 +244,9 @@ fn derive_dns(
     if dns.backends.is_empty() {
         return Err(UnknownFact::NoDnsService);
     }
-    let system = system.as_ref().map_err(Clone::clone)?;
-    let labels = system.first().map(|namespace| namespace.labels().clone()).unwrap_or_default();
+    let kube_system = kube_system.as_ref().map_err(Clone::clone)?;
+    let labels =
+        kube_system.first().map(|namespace| namespace.labels().clone()).unwrap_or_default();
     if labels.get(NAMESPACE_NAME_LABEL).is_none_or(|name| name != KUBE_SYSTEM) {
         return Err(UnknownFact::NoNamespaceLabel);
     }

@@ -25,12 +25,13 @@ pub(super) fn was_cordoned(host: &InfraNode) -> bool {
 
 impl Evacuator {
     /// Writes the condition of a host if it differs; `None` removes it. Emits an Event about the Node when the
-    /// evacuation starts or ends. `end` is the reason of the Event that reports the end of the evacuation.
+    /// evacuation starts or ends. `end_reason` is
+    /// the reason of the Event that reports the end of the evacuation.
     pub(super) async fn update_condition(
         &self,
         host: &InfraNode,
         update: Option<ConditionUpdate>,
-        end: EventReason,
+        end_reason: EventReason,
     ) -> Result<(), ReconcileFailure> {
         let before = existing_condition(host);
         let is_same = match (before, &update) {
@@ -64,13 +65,13 @@ impl Evacuator {
             let note = update.map(|update| update.message).unwrap_or_default();
             self.emit_node_event(&name, EventReason::EvacuationStarted, &note).await;
         } else if was_draining && !is_draining {
-            let note = match end {
+            let note = match end_reason {
                 EventReason::EvacuationCancelled => {
                     "the host is schedulable again: the evacuation of its machines was cancelled"
                 }
                 _ => "all machines whose pods were evicted have left the host",
             };
-            self.emit_node_event(&name, end, note).await;
+            self.emit_node_event(&name, end_reason, note).await;
         }
         Ok(())
     }

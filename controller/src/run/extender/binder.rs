@@ -42,8 +42,8 @@ impl Binder {
 
     /// Handles a `bind` call: sends the binding of a pod if the extender permits it.
     pub(super) async fn bind(&self, args: &BindingArgs) -> Result<(), BindFailure> {
-        let (service, began) = (&self.service, Instant::now());
-        let after = |time| began.checked_add(time).unwrap_or(began);
+        let (service, started_at) = (&self.service, Instant::now());
+        let after = |time| started_at.checked_add(time).unwrap_or(started_at);
         let (hold_deadline, call_deadline) = (after(HOLD_TIMEOUT), after(CALL_TIMEOUT));
         let host = self.host_lock(&args.node);
         let host_guard = tokio::time::timeout_at(hold_deadline.into(), host.lock()).await;

@@ -61,8 +61,8 @@ impl Handlers {
             );
             (scheduler_api::filter_error_response(&error), "error")
         };
-        let (service, began) = (&self.service, Instant::now());
-        let after = |time| began.checked_add(time).unwrap_or(began);
+        let (service, started_at) = (&self.service, Instant::now());
+        let after = |time| started_at.checked_add(time).unwrap_or(started_at);
         let (hold_deadline, call_deadline) = (after(HOLD_TIMEOUT), after(CALL_TIMEOUT));
         let mut object_deadline: Option<Instant> = None;
         loop {
@@ -137,9 +137,9 @@ impl Handlers {
         &self,
         call: &'static str,
         (text, result): CallResponse,
-        began: Instant,
+        started_at: Instant,
     ) -> JsonText {
-        self.service.metrics.assignment.record_decision(call, result, began.elapsed());
+        self.service.metrics.assignment.record_decision(call, result, started_at.elapsed());
         JsonText(text)
     }
 }
@@ -154,19 +154,19 @@ pub(super) fn routes(service: &Arc<ExtenderService>) -> Router {
 }
 
 async fn filter(State(calls): State<Arc<Handlers>>, body: RequestBody) -> JsonText {
-    let began = Instant::now();
+    let started_at = Instant::now();
     let answer = match body.map_err(BodyError::from) {
         Ok(body) => calls.filter(&body).await,
         Err(error) => (scheduler_api::filter_error_response(&error_chain(&error)), "error"),
     };
-    calls.record_answer("filter", answer, began)
+    calls.record_answer("filter", answer, started_at)
 }
 
 async fn bind(State(calls): State<Arc<Handlers>>, body: RequestBody) -> JsonText {
-    let began = Instant::now();
+    let started_at = Instant::now();
     let answer = match body.map_err(BodyError::from) {
         Ok(body) => calls.bind(&body).await,
         Err(error) => (scheduler_api::binding_response(&error_chain(&error)), "error"),
     };
-    calls.record_answer("bind", answer, began)
+    calls.record_answer("bind", answer, started_at)
 }

@@ -96,7 +96,7 @@ struct HostReader<'a> {
 
 impl HostReader<'_> {
     async fn read_all_hosts(&mut self) {
-        let began = Instant::now();
+        let started_at = Instant::now();
         let nodes = self.shared.nodes.all();
         let infra_nodes = self.shared.infra_nodes.all();
         let names = nodes.iter().map(|node| node.name_any());
@@ -112,7 +112,7 @@ impl HostReader<'_> {
             }
         }
         self.service.notify();
-        let (hosts, took) = (names.len(), began.elapsed());
+        let (hosts, took) = (names.len(), started_at.elapsed());
         self.service.metrics.assignment.record_count_time("hosts", took);
         tracing::info!(hosts, seconds = took.as_secs_f64(), "listed and read the hosts");
     }

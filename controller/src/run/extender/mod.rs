@@ -115,14 +115,14 @@ async fn watch_and_rebuild(service: Arc<ExtenderService>, shared: ExtenderInform
 /// Releases expired reservations and updates metrics, until the state is old enough to be rebuilt.
 async fn tick_until_rebuild(service: &ExtenderService) {
     let mut ticks = tokio::time::interval(TICK_INTERVAL);
-    let began = Instant::now();
+    let started_at = Instant::now();
     let mut count = 0_u32;
     loop {
         ticks.tick().await;
         let (stages, free) = {
             let mut extender = service.extender();
             extender.expire_timeouts(Instant::now());
-            let overdue = began.elapsed().saturating_sub(MAX_STATE_AGE);
+            let overdue = started_at.elapsed().saturating_sub(MAX_STATE_AGE);
             if overdue > REBUILD_GRACE || (!overdue.is_zero() && extender.can_be_rebuilt()) {
                 return;
             }

@@ -37,7 +37,7 @@ pub(super) async fn watch_pods(service: Arc<ExtenderService>) {
             count_duration = Duration::ZERO;
         }
         Event::InitApply(object) => {
-            let began = Instant::now();
+            let started_at = Instant::now();
             let Some((pod, observed)) = parse_and_trim(object) else { return };
             listed.insert(observed.uid().to_owned());
             if let Some(refusal) = berth_pod_refusal(&observed)
@@ -53,10 +53,10 @@ pub(super) async fn watch_pods(service: Arc<ExtenderService>) {
                 count_pod(&mut extender, pod, &observed);
             }
             drop(extender);
-            count_duration = count_duration.saturating_add(began.elapsed());
+            count_duration = count_duration.saturating_add(started_at.elapsed());
         }
         Event::InitDone => {
-            let began = Instant::now();
+            let started_at = Instant::now();
             service.metrics.assignment.record_listed();
             unreported.sort_by_cached_key(|(pod, _)| {
                 pod.metadata.creation_timestamp.as_ref().map(|time| time.0)
@@ -71,7 +71,7 @@ pub(super) async fn watch_pods(service: Arc<ExtenderService>) {
             is_first = false;
             let pods = std::mem::take(&mut listed).len();
             service.readiness_gate.set_listed(ListedKind::Pods, true);
-            count_duration = count_duration.saturating_add(began.elapsed());
+            count_duration = count_duration.saturating_add(started_at.elapsed());
             service.metrics.assignment.record_count_time("pods", count_duration);
             tracing::info!(
                 pods,

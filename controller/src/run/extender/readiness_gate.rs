@@ -165,14 +165,14 @@ impl ReadinessGate {
 
     async fn read_lease(&self) -> Result<(), GateError> {
         let Some((api, name)) = &self.lease else { return Ok(()) };
-        let began = Instant::now();
+        let started_at = Instant::now();
         let Ok(lease) = tokio::time::timeout(LEASE_TIMEOUT, api.get(name)).await else {
             let (name, seconds) = (name.clone(), LEASE_TIMEOUT.as_secs());
             return Err(GateError::LeaseTimeout { name, seconds });
         };
         let lease = none_if_not_found(lease)
             .map_err(|source| GateError::ReadLease { name: name.clone(), source })?;
-        lock(&self.lease_guard).update(began, Instant::now(), lease.as_ref())?;
+        lock(&self.lease_guard).update(started_at, Instant::now(), lease.as_ref())?;
         Ok(())
     }
 

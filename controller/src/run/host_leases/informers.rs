@@ -40,9 +40,9 @@ impl LeaseInformers {
 pub fn start_host_leases(
     client: &Client,
     tasks: &mut JoinSet<()>,
-    watches: &Arc<WatchHealth>,
+    watch_health: &Arc<WatchHealth>,
 ) -> Informer<HostLeases> {
-    Informer::start(client, tasks, watches, |leases: &mut HostLeases| {
+    Informer::start(client, tasks, watch_health, |leases: &mut HostLeases| {
         leases.metadata.managed_fields = None;
     })
 }

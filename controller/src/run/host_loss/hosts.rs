@@ -41,16 +41,17 @@ enum HostLossState {
     /// The host is down. It is checked again after this time.
     Pending(Duration),
     /// The host is lost.
-    Lost(Loss),
+    Lost(LostHostMachines),
 }
 
-/// A lost host.
-struct Loss {
+/// A lost host and the machines on it.
+struct LostHostMachines {
+    /// Time since which the host is down, according to its objects.
     since: Timestamp,
     /// Machines whose time limit has passed, each with its verdict if the verdict requires no request.
     machines: BTreeMap<MachineName, Option<Verdict>>,
-    /// Time until the time limit of the next machine.
-    next: Option<Duration>,
+    /// Time until the earliest time limit of the other machines.
+    next_limit: Option<Duration>,
 }
 
 impl HostReconciler {
@@ -69,7 +70,7 @@ impl HostReconciler {
             HostLossState::Pending(time) => return Ok(Some(time)),
             HostLossState::Lost(loss) => loss,
         };
-        let Loss { since, machines, next } = loss;
+        let LostHostMachines { since, machines, next_limit } = loss;
         let decided: Vec<(MachineName, Result<Verdict, ReconcileFailure>)> = stream::iter(machines)
             .map(|(machine, verdict)| self.decide((host.as_str(), since), machine, verdict))
             .buffer_unordered(CONCURRENT_MACHINES)
@@ -129,7 +130,7 @@ impl HostReconciler {
             .map(|(machine, limit)| (machine.clone(), known_verdict(&facts, host, machine, limit)));
         let machines = machines.collect();
         drop(facts);
-        HostLossState::Lost(Loss { since, machines, next })
+        HostLossState::Lost(LostHostMachines { since, machines, next_limit: next })
     }
 
     /// Returns `spec.replaceAfter` of the tenant with this namespace. If the tenant could not be parsed since the
@@ -142,7 +143,7 @@ impl HostReconciler {
             return tenant.spec.replace_after.unwrap_or_default();
         }
         let key = ("TenantCluster".to_owned(), String::new(), name.to_owned());
-        let is_malformed = self.context.watches.malformed_objects().all().contains_key(&key);
+        let is_malformed = self.context.watch_health.malformed_objects().all().contains_key(&key);
         if is_malformed { ReplaceAfter::Never } else { ReplaceAfter::default() }
     }
 

@@ -147,13 +147,13 @@ impl MachineContext {
     pub(super) async fn set_finalizers(
         &self,
         object: &DynamicObject,
-        all: &[String],
+        finalizers: &[String],
     ) -> Result<(), RequestError> {
         let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
         let api: Api<DynamicObject> =
             Api::namespaced_with(self.client.clone(), &namespace, &deployment_resource());
         let patch = json!({"metadata": {
-            "finalizers": all, "uid": object.uid(), "resourceVersion": object.resource_version(),
+            "finalizers": finalizers, "uid": object.uid(), "resourceVersion": object.resource_version(),
         }});
         let patched =
             none_if_not_found(api.patch(&name, &patch_params(), &Patch::Merge(patch)).await);
@@ -220,8 +220,8 @@ impl ValidatedDeployment<'_> {
         if self.object.finalizers().iter().any(|one| one == FINALIZER) {
             return Ok(());
         }
-        let mut all = self.object.finalizers().to_vec();
-        all.push(FINALIZER.to_owned());
-        self.context.set_finalizers(self.object, &all).await
+        let mut finalizers = self.object.finalizers().to_vec();
+        finalizers.push(FINALIZER.to_owned());
+        self.context.set_finalizers(self.object, &finalizers).await
     }
 }

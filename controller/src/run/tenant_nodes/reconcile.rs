@@ -33,7 +33,7 @@ pub(super) struct NodeReconciler {
     pub(super) context: Arc<Context>,
     pub(super) connections: Connections,
     pub(super) machines: SharedMachines,
-    pub(super) conditions: ConditionWriter,
+    pub(super) condition_writer: ConditionWriter,
 }
 
 /// State of a tenant's connection, and the plan for its Nodes if there is a connection.
@@ -49,7 +49,7 @@ impl NodeReconciler {
     ) -> Result<RequeueDelay, WriteError> {
         let name = tenant.name_any();
         if tenant.metadata.deletion_timestamp.is_some() {
-            self.conditions.forget(&name);
+            self.condition_writer.forget(&name);
             return Ok(None);
         }
         if tenant.spec.kubeconfig_secret_ref.is_none() {
@@ -82,7 +82,7 @@ impl NodeReconciler {
         state: Option<AccessState>,
     ) -> Result<RequeueDelay, WriteError> {
         let updates = state.map(|state| state.conditions(SystemTime::now())).unwrap_or_default();
-        let written = self.conditions.write(tenant, &updates).await;
+        let written = self.condition_writer.write(tenant, &updates).await;
         written.map_err(|error| WriteError::Status(tenant.name_any(), error))
     }
 

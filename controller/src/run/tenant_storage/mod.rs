@@ -37,16 +37,20 @@ const LIST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Creates StorageClasses in tenants' clusters until the future is dropped, which may happen at any moment.
 pub(super) async fn run(context: Arc<Context>, connections: Connections) {
-    let (infra, watch) = InfraClasses::start(&context.client);
-    tokio::join!(watch, run_reconciles(context, connections, infra));
+    let (infra_classes, watch) = InfraClasses::start(&context.client);
+    tokio::join!(watch, run_reconciles(context, connections, infra_classes));
 }
 
-async fn run_reconciles(context: Arc<Context>, connections: Connections, infra: Arc<InfraClasses>) {
+async fn run_reconciles(
+    context: Arc<Context>,
+    connections: Connections,
+    infra_classes: Arc<InfraClasses>,
+) {
     let (queue, requests) = TenantQueue::subscribe(&connections, TenantObjects::Classes);
     let reconciler = Arc::new(ClassReconciler {
         context: Arc::clone(&context),
         connections,
-        infra: Arc::clone(&infra),
+        infra_classes: Arc::clone(&infra_classes),
         conditions: ConditionWriter::new(
             Arc::clone(&context),
             TENANT_STORAGE_FIELD_MANAGER,
@@ -55,7 +59,7 @@ async fn run_reconciles(context: Arc<Context>, connections: Connections, infra: 
     });
     tokio::join!(context.tenants.wait_until_ready(), context.configs.wait_until_ready());
     // Without the permission to list the classes, the timeout expires, and each tenant gets a condition.
-    drop(tokio::time::timeout(LIST_TIMEOUT, infra.wait_until_listed()).await);
+    drop(tokio::time::timeout(LIST_TIMEOUT, infra_classes.wait_until_listed()).await);
     let resync = context.resync;
     let reconcile = |tenant: Arc<TenantCluster>| {
         let reconciler = Arc::clone(&reconciler);
@@ -66,7 +70,7 @@ async fn run_reconciles(context: Arc<Context>, connections: Connections, infra: 
         }
     };
     let (store, metrics) = (context.tenants.store().clone(), Arc::clone(&context.metrics));
-    let triggers = TenantStorageTriggers::new(context, queue, infra);
+    let triggers = TenantStorageTriggers::new(context, queue, infra_classes);
     tokio::join!(
         triggers.handle_changes(),
         run_reconciler(OPTIONS, (), store, requests, metrics, reconcile)

@@ -37,8 +37,8 @@ type RequeueDelay = Option<Duration>;
 pub(super) struct ClassReconciler {
     pub(super) context: Arc<Context>,
     pub(super) connections: Connections,
-    pub(super) infra: Arc<InfraClasses>,
-    pub(super) conditions: ConditionWriter,
+    pub(super) infra_classes: Arc<InfraClasses>,
+    pub(super) condition_writer: ConditionWriter,
 }
 
 impl ClassReconciler {
@@ -49,7 +49,7 @@ impl ClassReconciler {
     ) -> Result<RequeueDelay, WriteError> {
         let name = tenant.name_any();
         if tenant.metadata.deletion_timestamp.is_some() {
-            self.conditions.forget(&name);
+            self.condition_writer.forget(&name);
             return Ok(None);
         }
         if tenant.spec.kubeconfig_secret_ref.is_none() {
@@ -60,13 +60,13 @@ impl ClassReconciler {
         let config = self.context.config();
         // If the condition exists, the tenant's cluster may have classes that are no longer permitted.
         let has_condition = has_condition(tenant);
-        let Some(infra) = self.infra.read() else {
+        let Some(infra_classes) = self.infra_classes.read() else {
             if !has_condition && config.spec.infra_storage_classes.is_empty() {
                 return Ok(None);
             }
             return self.write_condition(tenant, Some(&Err(unlisted_classes_fault()))).await;
         };
-        let desired = DesiredClasses::new(&config.spec, &infra);
+        let desired = DesiredClasses::new(&config.spec, &infra_classes);
         let needs_watch = has_condition || !desired.is_empty();
         let Some(planned) = plan(&state, &desired, needs_watch) else { return Ok(None) };
         let (plan, omitted) = match planned {
@@ -101,7 +101,7 @@ impl ClassReconciler {
             .map(|part| part_condition_update(STORAGE_CLASSES_READY, part))
             .into_iter()
             .collect();
-        let written = self.conditions.write(tenant, &updates).await;
+        let written = self.condition_writer.write(tenant, &updates).await;
         written.map_err(|error| WriteError::Status(tenant.name_any(), error))
     }
 }

@@ -13,7 +13,7 @@ use crate::tenant_storage::desired::DesiredClasses;
 pub(super) struct TenantStorageTriggers {
     context: Arc<Context>,
     queue: TenantQueue,
-    infra: Arc<InfraClasses>,
+    infra_classes: Arc<InfraClasses>,
 }
 
 /// Input that all tenants share: the classes in the InfraConfig, and the desired classes, if the classes of the infra
@@ -24,15 +24,16 @@ impl TenantStorageTriggers {
     pub(super) const fn new(
         context: Arc<Context>,
         queue: TenantQueue,
-        infra: Arc<InfraClasses>,
+        infra_classes: Arc<InfraClasses>,
     ) -> Self {
-        Self { context, queue, infra }
+        Self { context, queue, infra_classes }
     }
 
     fn shared_input(&self) -> SharedInput {
         let config = self.context.config();
-        let infra = self.infra.read();
-        let desired = infra.map(|infra| DesiredClasses::new(&config.spec, &infra));
+        let infra_classes = self.infra_classes.read();
+        let desired =
+            infra_classes.map(|infra_classes| DesiredClasses::new(&config.spec, &infra_classes));
         (config.spec.infra_storage_classes.clone(), desired)
     }
 
@@ -46,7 +47,7 @@ impl TenantStorageTriggers {
             let change = tokio::select! {
                 Some(change) = tenants.recv() => Some(change),
                 Some(_) = configs.recv() => None,
-                () = self.infra.changed() => None,
+                () = self.infra_classes.changed() => None,
             };
             if let Some(change) = change {
                 self.queue.handle_tenant(&change, &self.context);

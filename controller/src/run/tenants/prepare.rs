@@ -30,20 +30,20 @@ impl TenantContext {
         if tenant.finalizers().iter().any(|one| one == FINALIZER) {
             return Ok(tenant);
         }
-        let mut all = tenant.finalizers().to_vec();
-        all.push(FINALIZER.to_owned());
-        self.set_finalizers(&tenant, &all).await
+        let mut finalizers = tenant.finalizers().to_vec();
+        finalizers.push(FINALIZER.to_owned());
+        self.set_finalizers(&tenant, &finalizers).await
     }
 
     /// Writes the list of finalizers. Returns an error if another client has written the object since it was read.
     pub(super) async fn set_finalizers(
         &self,
         tenant: &TenantCluster,
-        all: &[String],
+        finalizers: &[String],
     ) -> Result<TenantCluster, Error> {
         let name = tenant.name_any();
         let patch = json!({"metadata": {
-            "uid": tenant.uid(), "resourceVersion": tenant.resource_version(), "finalizers": all,
+            "uid": tenant.uid(), "resourceVersion": tenant.resource_version(), "finalizers": finalizers,
         }});
         let params = patch_params();
         let result = self.tenants_api().patch(&name, &params, &Patch::Merge(patch)).await;

@@ -33,8 +33,8 @@ impl ValidPool {
         let cidr = config.cidr.trunc();
         let mut permitted = RangeInclusiveSet::new();
         let (first, last) = (to_number(cidr.network()), to_number(cidr.broadcast()));
-        // Hosts cannot have the first address: in IPv4 it is the network address, in IPv6 the anycast address of routers
-        // (RFC 4291, 2.6.1). IPv6 has no broadcast address.
+        // Hosts cannot have the first address: in IPv4 it is the network address, in IPv6 the anycast address of
+        // routers (RFC 4291, 2.6.1). IPv6 has no broadcast address.
         let last_host = if family == Family::V4 { last.saturating_sub(1) } else { last };
         if first < last_host {
             permitted.insert(first.saturating_add(1)..=last_host);

@@ -29,13 +29,13 @@ pub fn network_attachment_definition(
     requested: &TenantNetwork,
     network: &HostNetwork,
     id: NetworkId,
-    tenants: TenantCount,
+    tenant_count: TenantCount,
 ) -> Result<DesiredObject, Fault> {
     let sriov = network.scenario == NetworkScenario::SriovVf;
     let default = if sriov { NetworkBinding::Sriov } else { NetworkBinding::Bridge };
     let binding = requested.binding.unwrap_or(default);
     let (name, resource, config) = match binding {
-        NetworkBinding::Bridge => bridge_parts(tenant, requested, network, id, tenants)?,
+        NetworkBinding::Bridge => bridge_parts(tenant, requested, network, id, tenant_count)?,
         NetworkBinding::Sriov => sriov_parts(tenant, requested, network, id)?,
         NetworkBinding::Macvtap => macvtap_parts(tenant, network, id),
     };
@@ -67,7 +67,7 @@ fn bridge_parts(
     requested: &TenantNetwork,
     network: &HostNetwork,
     id: NetworkId,
-    tenants: TenantCount,
+    tenant_count: TenantCount,
 ) -> Result<DefinitionParts, Fault> {
     let name = NetworkBinding::Bridge.definition_name(tenant);
     let Some(bridge) = network.tenant_bridge_name(id) else {
@@ -102,7 +102,7 @@ fn bridge_parts(
     // Above this limit, agents do not report single-tenant bridges as resources. A VM whose definition had the
     // annotation would then fit on no host.
     let is_reported =
-        network.shared_bridge.is_some() || tenants.0 <= resource::MAX_PUBLISHED_BRIDGES;
+        network.shared_bridge.is_some() || tenant_count.0 <= resource::MAX_PUBLISHED_BRIDGES;
     let resource = is_reported.then(|| format!("{}{bridge}", resource::BRIDGE_PREFIX));
     Ok((name, resource, config))
 }
@@ -155,7 +155,7 @@ mod tests {
     fn render_attachment(
         scenario: NetworkScenario,
         network_fields: Value,
-        tenants: usize,
+        tenant_count: usize,
     ) -> Result<(Value, Value), Fault> {
         let mut network = json!({"name": "trunk"});
         network.as_object_mut().unwrap().extend(network_fields.as_object().unwrap().clone());
@@ -165,8 +165,13 @@ mod tests {
             _ => NetworkId::Vlan(1234.try_into().unwrap()),
         };
         let network = HostNetwork::for_tests(scenario);
-        let wanted =
-            network_attachment_definition("abc", &requested, &network, id, TenantCount(tenants))?;
+        let wanted = network_attachment_definition(
+            "abc",
+            &requested,
+            &network,
+            id,
+            TenantCount(tenant_count),
+        )?;
         let config = wanted.body["spec"]["config"].as_str().unwrap();
         let resource = wanted.body["metadata"]["annotations"][RESOURCE_NAME].clone();
         Ok((serde_json::from_str(config).unwrap(), resource))

@@ -6,9 +6,9 @@ use crate::profiles::ResolvedProfiles;
 
 /// Last resolved profiles of all hosts.
 #[derive(Debug, Default)]
-pub(super) struct FleetStore(Mutex<Arc<ResolvedProfiles>>);
+pub(super) struct ProfileStore(Mutex<Arc<ResolvedProfiles>>);
 
-impl FleetStore {
+impl ProfileStore {
     /// Returns the last resolved profiles.
     #[must_use]
     pub(super) fn get(&self) -> Arc<ResolvedProfiles> {
