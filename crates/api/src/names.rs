@@ -79,7 +79,7 @@ pub const CLAIMED_ADDRESSES_ANNOTATION: &str = "berth.dev/claimed-addresses";
 pub const ROLE_LABEL: &str = "cluster.x-k8s.io/role";
 /// Value of [`ROLE_LABEL`] of a machine that runs the control plane of a tenant's cluster.
 pub const CONTROL_PLANE_ROLE: &str = "control-plane";
-/// Value of [`ROLE_LABEL`] of all other machines.
+/// Value of [`ROLE_LABEL`] of a machine that does not run a control plane.
 pub const WORKER_ROLE: &str = "worker";
 /// Annotation of a VirtualMachine: the hash of the template that it was created from.
 pub const REVISION_ANNOTATION: &str = "berth.dev/revision";

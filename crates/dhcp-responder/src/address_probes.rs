@@ -21,12 +21,12 @@ pub const PROBE_COUNT: u8 = 3;
 /// Time for which the answers to a probe are awaited. RFC 5227 waits a second, which would delay the first answer to a
 /// guest for longer than its own retransmissions.
 pub const PROBE_INTERVAL: Duration = Duration::from_millis(250);
-/// Time until an address in use is probed again; it doubles up to [`MAX_BACKOFF`].
+/// Time until an address in use is probed again. The time doubles after each round, up to [`MAX_BACKOFF`].
 pub const MIN_BACKOFF: Duration = Duration::from_secs(15);
 /// Longest time until an address in use is probed again.
 pub const MAX_BACKOFF: Duration = Duration::from_secs(300);
 
-/// Whether the address of a lease may be served.
+/// State of the address of a lease, which determines whether the address may be served.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AddressState {
     /// The first round of probes is not complete.
@@ -73,7 +73,7 @@ pub struct AddressConflict {
 
 /// State of one address.
 #[derive(Clone, Debug)]
-struct Entry {
+struct AddressEntry {
     owner: MacAddress,
     state: AddressState,
     user: Option<MacAddress>,
@@ -87,7 +87,7 @@ struct Entry {
 /// Probes of the addresses of one network.
 #[derive(Clone, Debug, Default)]
 pub struct AddressProbes {
-    entries: BTreeMap<IpAddr, Entry>,
+    entries: BTreeMap<IpAddr, AddressEntry>,
     /// Addresses whose round has begun, by the time of the next probe. They take precedence over waiting addresses, so
     /// that the duration of a round does not depend on the number of waiting addresses.
     in_round: BTreeSet<(Uptime, IpAddr)>,
@@ -105,7 +105,7 @@ impl AddressProbes {
         for (&address, &owner) in leases {
             self.entries.entry(address).or_insert_with(|| {
                 self.waiting.insert((now, address));
-                Entry {
+                AddressEntry {
                     owner,
                     state: AddressState::Unknown,
                     user: None,
@@ -152,7 +152,7 @@ impl AddressProbes {
                 self.schedule(address, Some(now.saturating_add(PROBE_INTERVAL)));
                 return ProbeStep::Send(probe);
             }
-            *entry = Entry {
+            *entry = AddressEntry {
                 owner: entry.owner,
                 state: AddressState::Free,
                 user: None,
@@ -217,7 +217,7 @@ impl AddressProbes {
     }
 }
 
-impl Entry {
+impl AddressEntry {
     const fn conflict(&self, address: IpAddr) -> AddressConflict {
         AddressConflict { address, owner: self.owner, user: self.user }
     }
@@ -357,7 +357,7 @@ mod tests {
     }
 
     proptest! {
-        /// For any sequence of events, each address ends up queued or with a verdict, and the run terminates.
+        /// For any sequence of events, each address ends up queued or with a state, and the run terminates.
         #[test]
         fn every_address_gets_a_state_or_stays_queued(events in proptest::collection::vec((0..5_u8, 1..6_u8), 0..60)) {
             let mut probes = probes(3);

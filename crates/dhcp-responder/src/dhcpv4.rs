@@ -7,7 +7,7 @@ use dhcproto::v4::{
 };
 
 use crate::dhcpv4_options::{OptionWriter, RequestOptions};
-use crate::frame::{Addresses, BROADCAST_MAC, DHCPV4_HEADERS};
+use crate::frame::{BROADCAST_MAC, DHCPV4_HEADERS, FrameAddresses};
 use crate::identity::SERVER_IDENTIFIER;
 use crate::outcome::{AnswerKind, DeclinedAddress, IgnoredReason, Outcome};
 use crate::settings::{Ipv4Settings, Settings};
@@ -24,19 +24,21 @@ struct Request<'a> {
     options: RequestOptions,
 }
 
-/// Answers a message of the guest. `left_out` counts the options for which the answer has no room.
+/// Answers a message of the guest. `left_out_count` counts the options for which the answer has no room.
 pub(crate) fn answer(
     settings: &Settings,
     (source, destination): (Ipv4Addr, Ipv4Addr),
     bytes: &[u8],
-    left_out: &mut u64,
+    left_out_count: &mut u64,
 ) -> Result<Outcome, IgnoredReason> {
     let request = parse(settings, bytes)?;
     let ipv4 = settings.ipv4.as_ref().ok_or(IgnoredReason::NotConfigured)?;
     let kind = match request.options.message_type {
         Some(MessageType::Discover) => AnswerKind::Dhcpv4Offer,
         Some(MessageType::Request) => answer_to_request(&request, destination, ipv4)?,
-        Some(MessageType::Inform) => return answer_inform(settings, &request, source, left_out),
+        Some(MessageType::Inform) => {
+            return answer_inform(settings, &request, source, left_out_count);
+        }
         Some(MessageType::Decline) => return decline(&request, ipv4),
         Some(MessageType::Release) => return Err(IgnoredReason::Released),
         Some(_) => return Err(IgnoredReason::NoRequest),
@@ -49,16 +51,16 @@ pub(crate) fn answer(
     }
     let mut answer = header_of_answer(&request)?;
     let options = if kind == AnswerKind::Dhcpv4Nak {
-        OptionWriter::refusal(max_message_length(settings, &request), &request.options)
+        OptionWriter::for_nak(max_message_length(settings, &request), &request.options)
     } else {
         answer.set_ciaddr(request.header.ciaddr()).set_yiaddr(ipv4.address.addr());
         let message_type =
             if kind == AnswerKind::Dhcpv4Offer { MessageType::Offer } else { MessageType::Ack };
         let limit = max_message_length(settings, &request);
-        OptionWriter::lease(limit, message_type, settings, ipv4, &request.options)
+        OptionWriter::for_lease(limit, message_type, settings, ipv4, &request.options)
     };
     let (destination, destination_mac) = destination_of_answer(settings, &request, ipv4, kind);
-    *left_out += options.left_out;
+    *left_out_count += options.left_out_count;
     let frame = answer_frame(settings, &answer, options, destination, destination_mac)?;
     Ok(Outcome::Answer { kind, frame })
 }
@@ -68,7 +70,7 @@ fn parse<'a>(settings: &Settings, bytes: &'a [u8]) -> Result<Request<'a>, Ignore
     if header.opcode() != Opcode::BootRequest {
         return Err(IgnoredReason::NoRequest);
     }
-    // `chaddr` panics if `hlen` is larger than the message.
+    // The accessor `chaddr` panics if `hlen` is larger than the message.
     if header.htype() != HType::Eth || header.hlen() != 6 || bytes.get(236..240) != Some(&MAGIC) {
         return Err(IgnoredReason::Malformed);
     }
@@ -110,7 +112,7 @@ fn answer_inform(
     settings: &Settings,
     request: &Request<'_>,
     source: Ipv4Addr,
-    left_out: &mut u64,
+    left_out_count: &mut u64,
 ) -> Result<Outcome, IgnoredReason> {
     let ipv4 = settings.ipv4.as_ref().ok_or(IgnoredReason::NotConfigured)?;
     let candidates = [request.header.ciaddr(), source];
@@ -119,8 +121,8 @@ fn answer_inform(
     let mut answer = header_of_answer(request)?;
     answer.set_ciaddr(request.header.ciaddr());
     let limit = max_message_length(settings, request);
-    let options = OptionWriter::settings(limit, settings, ipv4, &request.options);
-    *left_out += options.left_out;
+    let options = OptionWriter::for_inform(limit, settings, ipv4, &request.options);
+    *left_out_count += options.left_out_count;
     let frame = answer_frame(settings, &answer, options, destination, settings.mac)?;
     Ok(Outcome::Answer { kind: AnswerKind::Dhcpv4Ack, frame })
 }
@@ -159,7 +161,7 @@ fn destination_of_answer(
     if request.header.ciaddr() == ipv4.address.addr() {
         return (ipv4.address.addr(), settings.mac);
     }
-    // A client that cannot receive unicast before it has an address sets the flag.
+    // A client that cannot receive unicast before it has an address sets the broadcast flag.
     if request.header.flags().broadcast() {
         return (Ipv4Addr::BROADCAST, BROADCAST_MAC);
     }
@@ -184,8 +186,8 @@ fn answer_frame(
     message.extend(options.finish());
     // Some clients and firmware require the minimum length of a BOOTP message.
     message.resize(message.len().max(MIN_PACKET_SIZE), 0);
-    let addresses = Addresses { source: settings.server_mac, destination: destination_mac };
-    addresses.dhcpv4(destination, &message).ok_or(IgnoredReason::Malformed)
+    let addresses = FrameAddresses { source: settings.server_mac, destination: destination_mac };
+    addresses.dhcpv4_frame(destination, &message).ok_or(IgnoredReason::Malformed)
 }
 
 fn is_unicast(address: Ipv4Addr) -> bool {

@@ -60,13 +60,16 @@ impl RequestOptions {
 pub(crate) struct OptionWriter {
     bytes: Vec<u8>,
     limit: usize,
-    pub(crate) left_out: u64,
+    pub(crate) left_out_count: u64,
 }
 
 impl OptionWriter {
     fn new(limit: usize, message_type: MessageType, request: &RequestOptions) -> Self {
-        let mut writer =
-            Self { bytes: Vec::new(), limit: limit.saturating_sub(HEADER_LENGTH), left_out: 0 };
+        let mut writer = Self {
+            bytes: Vec::new(),
+            limit: limit.saturating_sub(HEADER_LENGTH),
+            left_out_count: 0,
+        };
         writer.push(&DhcpOption::MessageType(message_type));
         writer.push(&DhcpOption::ServerIdentifier(SERVER_IDENTIFIER));
         // RFC 6842: an answer repeats the client identifier, which the client compares with its own identifier.
@@ -76,16 +79,16 @@ impl OptionWriter {
         writer
     }
 
-    /// Returns the options of DHCPNAK.
-    pub(crate) fn refusal(limit: usize, request: &RequestOptions) -> Self {
+    /// Creates a writer with the options of DHCPNAK.
+    pub(crate) fn for_nak(limit: usize, request: &RequestOptions) -> Self {
         let mut writer = Self::new(limit, MessageType::Nak, request);
         writer
             .push(&DhcpOption::Message("the lease of this machine has another address".to_owned()));
         writer
     }
 
-    /// Returns the options of DHCPOFFER, and of DHCPACK for a DHCPREQUEST.
-    pub(crate) fn lease(
+    /// Creates a writer with the options of DHCPOFFER, and of DHCPACK for a DHCPREQUEST.
+    pub(crate) fn for_lease(
         limit: usize,
         message_type: MessageType,
         settings: &Settings,
@@ -100,8 +103,8 @@ impl OptionWriter {
         writer
     }
 
-    /// Returns the options of DHCPACK for a DHCPINFORM, without lease times.
-    pub(crate) fn settings(
+    /// Creates a writer with the options of DHCPACK for a DHCPINFORM, without lease times.
+    pub(crate) fn for_inform(
         limit: usize,
         settings: &Settings,
         ipv4: &Ipv4Settings,
@@ -153,7 +156,7 @@ impl OptionWriter {
         if result.is_ok() && self.bytes.len() + encoded.len() < self.limit {
             self.bytes.extend(encoded);
         } else {
-            self.left_out += 1;
+            self.left_out_count += 1;
         }
     }
 

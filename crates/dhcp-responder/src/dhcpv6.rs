@@ -9,7 +9,7 @@ use dhcproto::v6::{
 
 use crate::dhcpv6_options::{Association, AssociationKind, RequestOptions};
 use crate::domain_name::encode_all;
-use crate::frame::{Addresses, DHCPV6_HEADERS};
+use crate::frame::{DHCPV6_HEADERS, FrameAddresses};
 use crate::identity::{LEASE_TIME, REBINDING_TIME, RENEWAL_TIME, seconds, server_duid};
 use crate::outcome::{AnswerKind, DeclinedAddress, IgnoredReason, Outcome};
 use crate::settings::{Ipv6Settings, Settings};
@@ -19,12 +19,12 @@ const MAX_MESSAGE_LENGTH: usize = 1280 - DHCPV6_HEADERS;
 /// Preference of the server. With this value, a client does not wait for other servers.
 const HIGHEST_PREFERENCE: u8 = 255;
 
-/// Answers a message of the guest. `left_out` counts the options for which the answer has no room.
+/// Answers a message of the guest. `left_out_count` counts the options for which the answer has no room.
 pub(crate) fn answer(
     settings: &Settings,
     source: Ipv6Addr,
     bytes: &[u8],
-    left_out: &mut u64,
+    left_out_count: &mut u64,
 ) -> Result<Outcome, IgnoredReason> {
     let (header, options) = bytes.split_first_chunk::<4>().ok_or(IgnoredReason::Malformed)?;
     let message_type = MessageType::from(header[0]);
@@ -89,9 +89,9 @@ pub(crate) fn answer(
     }
     let has_settings =
         !matches!(message_type, MessageType::Confirm | MessageType::Release | MessageType::Decline);
-    let message = encode_answer(answer, ipv6, has_settings, left_out)?;
-    let addresses = Addresses { source: settings.server_mac, destination: settings.mac };
-    let frame = addresses.dhcpv6(source, &message).ok_or(IgnoredReason::Malformed)?;
+    let message = encode_answer(answer, ipv6, has_settings, left_out_count)?;
+    let addresses = FrameAddresses { source: settings.server_mac, destination: settings.mac };
+    let frame = addresses.dhcpv6_frame(source, &message).ok_or(IgnoredReason::Malformed)?;
     if message_type == MessageType::Decline && has_address {
         let declined = DeclinedAddress { address: address.into(), answer: Some(frame) };
         return Ok(Outcome::Declined(declined));
@@ -197,7 +197,7 @@ fn encode_answer(
     mut answer: Message,
     ipv6: &Ipv6Settings,
     has_settings: bool,
-    left_out: &mut u64,
+    left_out_count: &mut u64,
 ) -> Result<Vec<u8>, IgnoredReason> {
     let encode = |answer: &Message| answer.to_vec().map_err(|_| IgnoredReason::Malformed);
     if has_settings && !ipv6.nameservers.is_empty() {
@@ -209,7 +209,7 @@ fn encode_answer(
     }
     let domains = encode_all(&ipv6.search_domains);
     if without_domains.len() + 4 + domains.len() > MAX_MESSAGE_LENGTH {
-        *left_out += 1;
+        *left_out_count += 1;
         return Ok(without_domains);
     }
     let option = UnknownOption::new(OptionCode::DomainSearchList, domains);

@@ -24,14 +24,14 @@ const HOP_LIMIT: u8 = 64;
 
 /// Ethernet addresses of an answer.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Addresses {
+pub(crate) struct FrameAddresses {
     pub(crate) source: MacAddress,
     pub(crate) destination: MacAddress,
 }
 
-impl Addresses {
+impl FrameAddresses {
     /// Returns the DHCPv4 message in a frame; `None` if it is too long.
-    pub(crate) fn dhcpv4(self, destination: Ipv4Addr, message: &[u8]) -> Option<Vec<u8>> {
+    pub(crate) fn dhcpv4_frame(self, destination: Ipv4Addr, message: &[u8]) -> Option<Vec<u8>> {
         let builder = PacketBuilder::ethernet2(self.source.0, self.destination.0)
             .ipv4(SERVER_IDENTIFIER.octets(), destination.octets(), HOP_LIMIT)
             .udp(dhcproto::v4::SERVER_PORT, dhcproto::v4::CLIENT_PORT);
@@ -41,7 +41,7 @@ impl Addresses {
     }
 
     /// Returns the DHCPv6 message in a frame; `None` if it is too long.
-    pub(crate) fn dhcpv6(self, destination: Ipv6Addr, message: &[u8]) -> Option<Vec<u8>> {
+    pub(crate) fn dhcpv6_frame(self, destination: Ipv6Addr, message: &[u8]) -> Option<Vec<u8>> {
         let builder = PacketBuilder::ethernet2(self.source.0, self.destination.0)
             .ipv6(SERVER_LINK_LOCAL.octets(), destination.octets(), HOP_LIMIT)
             .udp(dhcproto::v6::SERVER_PORT, dhcproto::v6::CLIENT_PORT);
@@ -51,7 +51,7 @@ impl Addresses {
     }
 
     /// Returns the message of neighbor discovery in a frame; `None` if it is too long.
-    pub(crate) fn icmpv6(
+    pub(crate) fn icmpv6_frame(
         self,
         source: Ipv6Addr,
         destination: Ipv6Addr,
@@ -67,7 +67,7 @@ impl Addresses {
     }
 
     /// Returns the ARP packet in a frame.
-    pub(crate) fn arp(self, packet: &ArpEthIpv4Packet) -> Option<Vec<u8>> {
+    pub(crate) fn arp_frame(self, packet: &ArpEthIpv4Packet) -> Option<Vec<u8>> {
         let builder =
             PacketBuilder::ethernet2(self.source.0, self.destination.0).arp(packet.to_arp_packet());
         let mut frame = Vec::with_capacity(builder.size());

@@ -5,7 +5,7 @@ use std::net::Ipv6Addr;
 use etherparse::icmpv6::{Icmpv6PayloadSlice, NdpOptionType, NeighborAdvertisementHeader};
 use etherparse::{ArpEthIpv4Packet, ArpOperation, Icmpv6Slice, Icmpv6Type};
 
-use crate::frame::{ALL_NODES, ALL_NODES_MAC, Addresses};
+use crate::frame::{ALL_NODES, ALL_NODES_MAC, FrameAddresses};
 use crate::identity::{SERVER_IDENTIFIER, SERVER_LINK_LOCAL};
 use crate::outcome::{AnswerKind, IgnoredReason, Outcome};
 use crate::settings::Settings;
@@ -32,8 +32,8 @@ pub(crate) fn answer_arp(
         target_mac: request.sender_mac,
         target_ipv4: request.sender_ipv4,
     };
-    let addresses = Addresses { source: settings.server_mac, destination: settings.mac };
-    let frame = addresses.arp(&reply).ok_or(IgnoredReason::Malformed)?;
+    let addresses = FrameAddresses { source: settings.server_mac, destination: settings.mac };
+    let frame = addresses.arp_frame(&reply).ok_or(IgnoredReason::Malformed)?;
     Ok(Outcome::Answer { kind: AnswerKind::ArpReply, frame })
 }
 
@@ -62,9 +62,9 @@ pub(crate) fn answer_neighbor_solicitation(
     let mut payload = SERVER_LINK_LOCAL.octets().to_vec();
     payload.extend([NdpOptionType::TARGET_LINK_LAYER_ADDRESS.0, 1]);
     payload.extend(settings.server_mac.0);
-    let addresses = Addresses { source: settings.server_mac, destination: destination_mac };
+    let addresses = FrameAddresses { source: settings.server_mac, destination: destination_mac };
     let message = Icmpv6Type::NeighborAdvertisement(header);
-    let frame = addresses.icmpv6(SERVER_LINK_LOCAL, destination, message, &payload);
+    let frame = addresses.icmpv6_frame(SERVER_LINK_LOCAL, destination, message, &payload);
     let frame = frame.ok_or(IgnoredReason::Malformed)?;
     Ok(Outcome::Answer { kind: AnswerKind::NeighborAdvertisement, frame })
 }

@@ -17,7 +17,7 @@ use berth_api::{MacAddress, VlanId};
 use etherparse::icmpv6::{Icmpv6PayloadSlice, NdpOptionSlice, NdpOptionType};
 use etherparse::{ArpEthIpv4Packet, ArpOperation, Icmpv6Slice, Icmpv6Type};
 
-use crate::frame::{Addresses, BROADCAST_MAC, LINK_HOP_LIMIT};
+use crate::frame::{BROADCAST_MAC, FrameAddresses, LINK_HOP_LIMIT};
 use crate::identity::SERVER_MAC;
 use crate::received::{Content, Received};
 
@@ -59,7 +59,7 @@ impl Probe {
                     target_mac: [0; 6],
                     target_ipv4: address.octets(),
                 };
-                Addresses { source, destination: BROADCAST_MAC }.arp(&packet)
+                FrameAddresses { source, destination: BROADCAST_MAC }.arp_frame(&packet)
             }
             IpAddr::V6(address) => {
                 let [.., high, middle, low] = address.octets();
@@ -71,7 +71,7 @@ impl Probe {
                 let mut payload = address.octets().to_vec();
                 payload.extend([NdpOptionType::SOURCE_LINK_LAYER_ADDRESS.0, 1]);
                 payload.extend(source.0);
-                Addresses { source, destination: destination_mac }.icmpv6(
+                FrameAddresses { source, destination: destination_mac }.icmpv6_frame(
                     link_local(source),
                     destination,
                     Icmpv6Type::NeighborSolicitation,
@@ -183,7 +183,7 @@ mod tests {
             target_mac: OWNER.0,
             target_ipv4: target,
         };
-        Addresses { source: mac, destination: OWNER }.arp(&packet).unwrap()
+        FrameAddresses { source: mac, destination: OWNER }.arp_frame(&packet).unwrap()
     }
 
     fn advertisement(option: Option<MacAddress>) -> Vec<u8> {
@@ -198,8 +198,8 @@ mod tests {
             payload.extend(mac.0);
         }
         let message = Icmpv6Type::NeighborAdvertisement(header);
-        let addresses = Addresses { source: LINK, destination: SERVER_MAC };
-        addresses.icmpv6(link_local(LINK), SERVER_LINK_LOCAL, message, &payload).unwrap()
+        let addresses = FrameAddresses { source: LINK, destination: SERVER_MAC };
+        addresses.icmpv6_frame(link_local(LINK), SERVER_LINK_LOCAL, message, &payload).unwrap()
     }
 
     #[test]

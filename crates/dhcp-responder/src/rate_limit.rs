@@ -34,7 +34,7 @@ impl RateLimit {
 mod tests {
     use super::*;
 
-    fn count(limit: &mut RateLimit, now: Uptime) -> u32 {
+    fn take_all_tokens(limit: &mut RateLimit, now: Uptime) -> u32 {
         let mut count = 0;
         while limit.has_token(now) {
             limit.take(now);
@@ -47,10 +47,14 @@ mod tests {
     fn tokens_return_with_time() {
         let mut limit = RateLimit::default();
         let start = Duration::from_secs(1_000_000);
-        assert_eq!(count(&mut limit, start), ANSWER_CAPACITY);
-        assert_eq!(count(&mut limit, start + Duration::from_secs(1)), 5);
-        assert_eq!(count(&mut limit, start + Duration::from_secs(9)), ANSWER_CAPACITY);
-        assert_eq!(count(&mut limit, start), 0, "the clock cannot go back; it must not panic");
-        assert_eq!(count(&mut RateLimit::default(), Uptime::ZERO), ANSWER_CAPACITY);
+        assert_eq!(take_all_tokens(&mut limit, start), ANSWER_CAPACITY);
+        assert_eq!(take_all_tokens(&mut limit, start + Duration::from_secs(1)), 5);
+        assert_eq!(take_all_tokens(&mut limit, start + Duration::from_secs(9)), ANSWER_CAPACITY);
+        assert_eq!(
+            take_all_tokens(&mut limit, start),
+            0,
+            "the clock cannot go back; it must not panic"
+        );
+        assert_eq!(take_all_tokens(&mut RateLimit::default(), Uptime::ZERO), ANSWER_CAPACITY);
     }
 }

@@ -82,17 +82,17 @@ impl PortResponder {
         if !self.rate_limit.has_token(now) {
             return Err(IgnoredReason::RateLimited);
         }
-        let left_out = &mut self.statistics.options_left_out;
+        let left_out_count = &mut self.statistics.options_left_out;
         let outcome = match &received.content {
             Content::Arp(request) => neighbor::answer_arp(settings, request),
             Content::Udp { source, destination, datagram } => {
                 match (source, destination, datagram.destination_port()) {
                     (IpAddr::V4(source), IpAddr::V4(destination), v4::SERVER_PORT) => {
                         let addresses = (*source, *destination);
-                        dhcpv4::answer(settings, addresses, datagram.payload(), left_out)
+                        dhcpv4::answer(settings, addresses, datagram.payload(), left_out_count)
                     }
                     (IpAddr::V6(source), _, v6::SERVER_PORT) => {
-                        dhcpv6::answer(settings, *source, datagram.payload(), left_out)
+                        dhcpv6::answer(settings, *source, datagram.payload(), left_out_count)
                     }
                     _ => Err(IgnoredReason::Unrelated),
                 }

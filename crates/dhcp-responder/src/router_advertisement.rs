@@ -6,12 +6,12 @@ use etherparse::icmpv6::{NdpOptionType, PrefixInformation, RouterAdvertisementHe
 use etherparse::{Icmpv6Type, icmpv6::RouterAdvertisementPayload};
 
 use crate::domain_name::encode_all;
-use crate::frame::{ALL_NODES, ALL_NODES_MAC, Addresses};
+use crate::frame::{ALL_NODES, ALL_NODES_MAC, FrameAddresses};
 use crate::identity::{LEASE_TIME, ROUTER_LIFETIME_SECONDS, SERVER_LINK_LOCAL, seconds};
 use crate::outcome::{AnswerKind, IgnoredReason, Outcome};
 use crate::settings::{Ipv6Settings, Settings};
 
-/// The prefix never moves to another link while the network exists.
+/// Lifetimes of the prefix. They are infinite, because the prefix stays on this link while the network exists.
 const INFINITE_LIFETIME: u32 = u32::MAX;
 /// Option of RFC 8106 with name servers.
 const RECURSIVE_DNS_SERVERS: u8 = 25;
@@ -73,8 +73,8 @@ pub(crate) fn advertisement_frame(
         append_dns_option(&mut payload, DNS_SEARCH_LIST, &encode_all(&ipv6.search_domains));
     }
     let destination_mac = if destination.is_some() { settings.mac } else { ALL_NODES_MAC };
-    let addresses = Addresses { source: settings.server_mac, destination: destination_mac };
-    addresses.icmpv6(
+    let addresses = FrameAddresses { source: settings.server_mac, destination: destination_mac };
+    addresses.icmpv6_frame(
         gateway.unwrap_or(SERVER_LINK_LOCAL),
         destination.unwrap_or(ALL_NODES),
         Icmpv6Type::RouterAdvertisement(header),

@@ -26,7 +26,7 @@ pub struct FilterInstruction {
 /// fragments, and IPv6 extension headers.
 #[must_use]
 pub const fn socket_filter() -> &'static [FilterInstruction] {
-    &PROGRAM
+    &FULL_PROGRAM
 }
 
 /// Returns a variant of [`socket_filter`] that rejects all frames to the guest. The agent uses it while too many frames
@@ -43,6 +43,7 @@ pub fn probe_filter(link: MacAddress, vlan: Option<VlanId>) -> Vec<FilterInstruc
     assemble(&probe_steps(link, vlan)).to_vec()
 }
 
+// Operation codes of the kernel's `linux/bpf_common.h`. Loads write to the accumulator unless stated otherwise.
 const LOAD_BYTE: u16 = 0x30;
 const LOAD_HALF: u16 = 0x28;
 const LOAD_WORD: u16 = 0x20;
@@ -58,22 +59,23 @@ const RETURN: u16 = 0x06;
 
 /// `SKF_AD_OFF + SKF_AD_VLAN_TAG` of `linux/filter.h`: the tag with its priority.
 const VLAN_TAG: u32 = 0xffff_f000 + 44;
-/// `SKF_AD_OFF + SKF_AD_VLAN_TAG_PRESENT` of `linux/filter.h`.
+/// `SKF_AD_OFF + SKF_AD_VLAN_TAG_PRESENT` of `linux/filter.h`: 1 if the frame has a tag.
 const VLAN_TAG_PRESENT: u32 = 0xffff_f000 + 48;
-/// `SKF_AD_OFF + SKF_AD_PKTTYPE` of `linux/filter.h`.
+/// `SKF_AD_OFF + SKF_AD_PKTTYPE` of `linux/filter.h`: the direction of the frame.
 const PACKET_TYPE: u32 = 0xffff_f000 + 4;
 /// `PACKET_OUTGOING` of `linux/if_packet.h`: the frame leaves by the port, to the guest.
 const OUTGOING: u32 = 4;
 /// Number of bytes to accept, which is larger than any frame.
 const WHOLE_FRAME: u32 = 0x0004_0000;
 
-const IDENTIFIER: u32 = crate::SERVER_IDENTIFIER.to_bits();
-const LINK_LOCAL: u128 = crate::SERVER_LINK_LOCAL.to_bits();
+const IDENTIFIER_BITS: u32 = crate::SERVER_IDENTIFIER.to_bits();
+const LINK_LOCAL_BITS: u128 = crate::SERVER_LINK_LOCAL.to_bits();
 
 /// Hardware type Ethernet and protocol type IPv4 in an ARP packet.
 const ARP_TYPES: u32 = 0x0001_0800;
-/// Lengths of the addresses, and the operation, in an ARP packet.
+/// Lengths of the addresses, and the operation, in an ARP request.
 const ARP_REQUEST: u32 = 0x0604_0001;
+/// Lengths of the addresses, and the operation, in an ARP reply.
 const ARP_REPLY: u32 = 0x0604_0002;
 
 /// The first 32 bits of an Ethernet address.
@@ -91,7 +93,7 @@ const fn mac_end(mac: MacAddress) -> u32 {
 /// 32 bits of the server's link-local address.
 #[expect(clippy::cast_possible_truncation, reason = "selects 32 bits")]
 const fn link_local_word(shift: u32) -> u32 {
-    (LINK_LOCAL >> shift) as u32
+    (LINK_LOCAL_BITS >> shift) as u32
 }
 
 /// An instruction with absolute jump targets.
@@ -120,7 +122,7 @@ const fn equal(k: u32, if_true: u8, if_false: u8) -> Step {
 
 const LENGTH: u8 = 64;
 /// Index of the first instruction for frames to the guest.
-const TO_GUEST: u8 = 45;
+const TO_GUEST_START: u8 = 45;
 /// Index of the instruction that rejects the frame.
 const REJECT: u8 = LENGTH - 2;
 /// Index of the instruction that accepts the frame.
@@ -141,7 +143,7 @@ const fn steps(to_guest: u8) -> [Step; LENGTH as usize] {
         // ARP: Ethernet and IPv4; address lengths and operation "request"; target address.
         /*  8 */ load(LOAD_WORD, 14), equal(ARP_TYPES, 10, REJECT),
         /* 10 */ load(LOAD_WORD, 18), equal(ARP_REQUEST, 12, 14),
-        /* 12 */ load(LOAD_WORD, 38), equal(IDENTIFIER, ACCEPT, REJECT),
+        /* 12 */ load(LOAD_WORD, 38), equal(IDENTIFIER_BITS, ACCEPT, REJECT),
         // ARP reply to a probe: its target IP address is 0, like the sender IP address of the probe.
         /* 14 */ equal(ARP_REPLY, 15, REJECT),
         /* 15 */ load(LOAD_WORD, 38), equal(0, ACCEPT, REJECT),
@@ -214,7 +216,7 @@ fn probe_steps(link: MacAddress, vlan: Option<VlanId>) -> [Step; PROBE_LENGTH as
     ]
 }
 
-static PROGRAM: [FilterInstruction; LENGTH as usize] = assemble(&steps(TO_GUEST));
+static FULL_PROGRAM: [FilterInstruction; LENGTH as usize] = assemble(&steps(TO_GUEST_START));
 static REQUEST_PROGRAM: [FilterInstruction; LENGTH as usize] = assemble(&steps(REJECT));
 
 /// Makes the targets of jumps relative to the next instruction.

@@ -13,7 +13,8 @@ const MAX_MESSAGE_CHARS: usize = 1024;
 const MAX_PATH_CHARS: usize = 256;
 /// Maximum number of characters of the message of a condition, by the API conventions.
 const MAX_CONDITION_CHARS: usize = 32_768;
-/// Maximum number of entries of lists (`maxItems`).
+
+// Maximum numbers of entries of lists (`maxItems`).
 const MAX_UPLINKS: usize = 128;
 const MAX_LIST_ENTRIES: usize = 64;
 const MAX_PENDING_FIELDS: usize = 16;
@@ -24,12 +25,16 @@ const MAX_DEVICES: usize = 256;
 const MAX_CONTAINERS: usize = 64;
 const MAX_MEMORY_BLOCKS: usize = 16;
 const MAX_NEIGHBOR_VLANS: usize = 128;
+
 /// Maximum number of characters of a text of an LLDP neighbour.
 const MAX_NEIGHBOR_CHARS: usize = 255;
-const MAX_NAME_CHARS: usize = 63;
+/// Maximum number of characters of the name of a tenant network.
+const MAX_NETWORK_NAME_CHARS: usize = 63;
+/// Maximum number of characters of a machine's namespace, a slash and the machine's name.
 const MAX_MACHINE_CHARS: usize = 317;
-/// Maximum number of characters of the name of a container, and of a resource with its domain.
+/// Maximum number of characters of a container's name.
 const MAX_CONTAINER_NAME_CHARS: usize = 63;
+/// Maximum number of characters of a resource's name with its domain.
 const MAX_RESOURCE_NAME_CHARS: usize = 317;
 
 impl InfraNodeStatus {
@@ -84,7 +89,7 @@ impl InfraNodeStatus {
         }
         self.address_conflicts.truncate(MAX_LIST_ENTRIES);
         for conflict in &mut self.address_conflicts {
-            truncate_chars(&mut conflict.network, MAX_NAME_CHARS);
+            truncate_chars(&mut conflict.network, MAX_NETWORK_NAME_CHARS);
             truncate_chars(&mut conflict.machine, MAX_MACHINE_CHARS);
         }
         for Condition { message, .. } in &mut self.conditions {

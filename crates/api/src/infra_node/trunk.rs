@@ -39,7 +39,7 @@ pub struct TrunkStatus {
 /// State of the trunk of a host network.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TrunkState {
-    /// Probes of every VLAN arrive from every other host that carries it, and from at least one.
+    /// In every VLAN, probes arrive from every other host that carries the VLAN, and from at least one host.
     Verified,
     /// Probes of another host do not arrive in some of its VLANs, although they arrive in other VLANs.
     Missing,

@@ -31,22 +31,22 @@ pub(crate) struct Answer {
 }
 
 /// Returns the answer, and panics if there is none or if it is not valid.
-pub(crate) fn check(outcome: Outcome) -> Answer {
+pub(crate) fn expect_answer(outcome: Outcome) -> Answer {
     let Outcome::Answer { kind, frame } = outcome else { panic!("no answer: {outcome:?}") };
     let (destination, content) = parse(&frame);
     Answer { kind, destination, content }
 }
 
 /// Returns the DHCPv4 message of an answer.
-pub(crate) fn check_dhcpv4(outcome: Outcome) -> (AnswerKind, v4::Message) {
-    let answer = check(outcome);
+pub(crate) fn expect_dhcpv4(outcome: Outcome) -> (AnswerKind, v4::Message) {
+    let answer = expect_answer(outcome);
     let Content::Dhcpv4 { message, .. } = answer.content else { panic!("{answer:?}") };
     (answer.kind, message)
 }
 
 /// Returns the DHCPv6 message of an answer.
-pub(crate) fn check_dhcpv6(outcome: Outcome) -> (AnswerKind, v6::Message) {
-    let answer = check(outcome);
+pub(crate) fn expect_dhcpv6(outcome: Outcome) -> (AnswerKind, v6::Message) {
+    let answer = expect_answer(outcome);
     let Content::Dhcpv6 { destination, message } = answer.content else { panic!("{answer:?}") };
     assert_eq!((answer.destination, destination), (MAC, LINK_LOCAL));
     (answer.kind, message)

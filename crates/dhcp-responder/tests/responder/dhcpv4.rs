@@ -10,7 +10,7 @@ use berth_dhcp_responder::{
 use dhcproto::v4::{DhcpOption, Flags, Message, MessageType, OptionCode};
 use dhcproto::{Encodable as _, v4};
 
-use crate::answer::{Content, check, check_dhcpv4};
+use crate::answer::{Content, expect_answer, expect_dhcpv4};
 use crate::guest::{
     ADDRESS, DNS, GATEWAY, MAC, dhcpv4, frame_of_dhcpv4, frame_of_dhcpv4_from, lease, network,
     responder, selecting_request, send,
@@ -23,7 +23,7 @@ fn option(message: &Message, code: OptionCode) -> Option<&DhcpOption> {
 }
 
 fn answer_to(message: &Message) -> (AnswerKind, Message) {
-    check_dhcpv4(send(&mut responder(), &frame_of_dhcpv4(message)))
+    expect_dhcpv4(send(&mut responder(), &frame_of_dhcpv4(message)))
 }
 
 fn ignored(message: &Message) -> IgnoredReason {
@@ -38,7 +38,7 @@ fn discover_gets_an_offer_with_all_settings() {
     let mut discover = dhcpv4(MessageType::Discover);
     discover.opts_mut().insert(DhcpOption::ClientIdentifier(vec![1, 2, 3]));
     let outcome = send(&mut responder(), &frame_of_dhcpv4(&discover));
-    let answer = check(outcome);
+    let answer = expect_answer(outcome);
     let Content::Dhcpv4 { destination, message, length } = answer.content else { panic!() };
     assert_eq!((answer.kind, answer.destination), (AnswerKind::Dhcpv4Offer, MAC));
     assert_eq!((destination, message.yiaddr(), message.xid()), (ADDRESS, ADDRESS, 0x1234_5678));
@@ -91,12 +91,12 @@ fn routes_are_sent_on_request_or_if_there_are_routes() {
     network.ipv4.as_mut().unwrap().gateway = None;
     let mut responder = PortResponder::new(&network, &lease(), SERVER_MAC);
     let mut discover = dhcpv4(MessageType::Discover);
-    let (_, offer) = check_dhcpv4(send(&mut responder, &frame_of_dhcpv4(&discover)));
+    let (_, offer) = expect_dhcpv4(send(&mut responder, &frame_of_dhcpv4(&discover)));
     assert_eq!(option(&offer, OptionCode::ClasslessStaticRoute), None);
     assert_eq!(option(&offer, OptionCode::Router), None);
     let requested = vec![OptionCode::SubnetMask, OptionCode::ClasslessStaticRoute];
     discover.opts_mut().insert(DhcpOption::ParameterRequestList(requested));
-    let (_, offer) = check_dhcpv4(send(&mut responder, &frame_of_dhcpv4(&discover)));
+    let (_, offer) = expect_dhcpv4(send(&mut responder, &frame_of_dhcpv4(&discover)));
     let server = ("169.254.255.67/32".parse().unwrap(), Ipv4Addr::UNSPECIFIED);
     let routes = DhcpOption::ClasslessStaticRoute(vec![server]);
     assert_eq!(option(&offer, OptionCode::ClasslessStaticRoute), Some(&routes));
@@ -124,7 +124,7 @@ fn renewal_to_any_unicast_address_is_acknowledged() {
     let bytes = renewing.to_vec().unwrap();
     for server in [SERVER_IDENTIFIER, GATEWAY] {
         let frame = frame_of_dhcpv4_from(MAC, ADDRESS, server, &bytes);
-        let answer = check(send(&mut responder(), &frame));
+        let answer = expect_answer(send(&mut responder(), &frame));
         let Content::Dhcpv4 { destination, .. } = answer.content else { panic!() };
         assert_eq!((answer.destination, destination), (MAC, ADDRESS));
     }
@@ -135,7 +135,7 @@ fn wrong_address_is_refused_by_broadcast() {
     let mut renewing = dhcpv4(MessageType::Request);
     renewing.set_ciaddr(OTHER);
     for request in [selecting_request(SERVER_IDENTIFIER, OTHER), renewing] {
-        let answer = check(send(&mut responder(), &frame_of_dhcpv4(&request)));
+        let answer = expect_answer(send(&mut responder(), &frame_of_dhcpv4(&request)));
         assert_eq!(answer.kind, AnswerKind::Dhcpv4Nak);
         assert_eq!(answer.destination, MacAddress([0xff; 6]));
         let Content::Dhcpv4 { destination, message, .. } = answer.content else { panic!() };
@@ -153,14 +153,14 @@ fn renewal_of_another_address_at_another_server_is_ignored() {
     let send_to =
         |server| send(&mut responder(), &frame_of_dhcpv4_from(MAC, OTHER, server, &bytes));
     assert_eq!(send_to(GATEWAY), Outcome::Ignored(IgnoredReason::OtherServer));
-    assert_eq!(check(send_to(SERVER_IDENTIFIER)).kind, AnswerKind::Dhcpv4Nak);
+    assert_eq!(expect_answer(send_to(SERVER_IDENTIFIER)).kind, AnswerKind::Dhcpv4Nak);
 }
 
 #[test]
 fn broadcast_flag_is_respected() {
     let mut discover = dhcpv4(MessageType::Discover);
     discover.set_flags(Flags::default().set_broadcast());
-    let answer = check(send(&mut responder(), &frame_of_dhcpv4(&discover)));
+    let answer = expect_answer(send(&mut responder(), &frame_of_dhcpv4(&discover)));
     assert_eq!(answer.destination, MacAddress([0xff; 6]));
     let Content::Dhcpv4 { destination, message, .. } = answer.content else { panic!() };
     assert_eq!(destination, Ipv4Addr::BROADCAST);
@@ -171,7 +171,7 @@ fn broadcast_flag_is_respected() {
 fn inform_gets_settings_without_an_address() {
     let mut inform = dhcpv4(MessageType::Inform);
     inform.set_ciaddr(OTHER);
-    let answer = check(send(&mut responder(), &frame_of_dhcpv4(&inform)));
+    let answer = expect_answer(send(&mut responder(), &frame_of_dhcpv4(&inform)));
     let Content::Dhcpv4 { destination, message, .. } = answer.content else { panic!() };
     assert_eq!((answer.kind, destination), (AnswerKind::Dhcpv4Ack, OTHER));
     assert_eq!(message.yiaddr(), Ipv4Addr::UNSPECIFIED);
@@ -248,12 +248,12 @@ fn long_options_are_left_out_if_the_client_accepts_no_more() {
     network.ipv4.as_mut().unwrap().search_domains = vec![domain; 7];
     let mut responder = PortResponder::new(&network, &lease(), SERVER_MAC);
     let mut discover = dhcpv4(MessageType::Discover);
-    let (_, offer) = check_dhcpv4(send(&mut responder, &frame_of_dhcpv4(&discover)));
+    let (_, offer) = expect_dhcpv4(send(&mut responder, &frame_of_dhcpv4(&discover)));
     assert_eq!(option(&offer, OptionCode::DomainSearch), None);
     assert!(option(&offer, OptionCode::ClasslessStaticRoute).is_some());
     assert_eq!(responder.statistics().options_left_out, 1);
     discover.opts_mut().insert(DhcpOption::MaxMessageSize(u16::MAX));
-    let answer = check(send(&mut responder, &frame_of_dhcpv4(&discover)));
+    let answer = expect_answer(send(&mut responder, &frame_of_dhcpv4(&discover)));
     let Content::Dhcpv4 { message, length, .. } = answer.content else { panic!() };
     assert!(option(&message, OptionCode::DomainSearch).is_some(), "917 bytes fit");
     assert!(length + 28 <= 1450, "{length}");
@@ -267,7 +267,7 @@ fn invalid_names_are_left_out() {
     let lease = berth_api::Lease { hostname: Some("$(reboot)".to_owned()), ..lease() };
     let mut responder = PortResponder::new(&network, &lease, SERVER_MAC);
     let frame = frame_of_dhcpv4(&dhcpv4(MessageType::Discover));
-    let (_, offer) = check_dhcpv4(send(&mut responder, &frame));
+    let (_, offer) = expect_dhcpv4(send(&mut responder, &frame));
     assert_eq!(option(&offer, OptionCode::Hostname), None);
     let domain = DhcpOption::DomainName("good.example".to_owned());
     assert_eq!(option(&offer, OptionCode::DomainName), Some(&domain));

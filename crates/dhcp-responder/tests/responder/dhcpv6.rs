@@ -8,7 +8,7 @@ use dhcproto::v6::{
 };
 use etherparse::PacketBuilder;
 
-use crate::answer::{check_dhcpv6, parse};
+use crate::answer::{expect_dhcpv6, parse};
 use crate::guest::{
     ADDRESS6, CLIENT_DUID, DNS6, MAC, association, dhcpv6, frame_of_dhcpv6, lease, network,
     responder, send,
@@ -22,7 +22,7 @@ fn server() -> DhcpOption {
 }
 
 fn answer_to(message_type: MessageType, options: Vec<DhcpOption>) -> (AnswerKind, Message) {
-    let (kind, answer) = check_dhcpv6(send(&mut responder(), &dhcpv6(message_type, options)));
+    let (kind, answer) = expect_dhcpv6(send(&mut responder(), &dhcpv6(message_type, options)));
     assert_eq!(answer.xid(), [1, 2, 3]);
     assert_eq!(answer.opts().get(OptionCode::ServerId), Some(&server()));
     let client = DhcpOption::ClientId(CLIENT_DUID.to_vec());
@@ -167,7 +167,7 @@ fn information_request_gets_settings() {
     assert!(answer.opts().get(OptionCode::DomainNameServers).is_some());
     // The identifier of the client is optional.
     let frame = frame_of_dhcpv6(&[11, 1, 2, 3]);
-    assert_eq!(check_dhcpv6(send(&mut responder(), &frame)).0, AnswerKind::Dhcpv6Reply);
+    assert_eq!(expect_dhcpv6(send(&mut responder(), &frame)).0, AnswerKind::Dhcpv6Reply);
 }
 
 #[test]
@@ -203,7 +203,7 @@ fn options_that_are_too_short_do_not_panic() {
         let short = [0, code, 0, 0, 0, 0, 0, 0];
         let bytes = [&[1, 1, 2, 3, 0, 1, 0, 2, 7, 7][..], &short].concat();
         let answer = send(&mut responder(), &frame_of_dhcpv6(&bytes));
-        assert_eq!(check_dhcpv6(answer).0, AnswerKind::Dhcpv6Advertise);
+        assert_eq!(expect_dhcpv6(answer).0, AnswerKind::Dhcpv6Advertise);
     }
     for association in [&[0, 3, 0, 3, 1, 1, 1][..], &[0, 3, 0, 4, 1, 1, 1, 1], &[0, 3, 0, 99]] {
         let bytes = [&[1, 1, 2, 3, 0, 1, 0, 2, 7, 7], association].concat();

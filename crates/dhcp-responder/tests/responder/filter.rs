@@ -17,7 +17,7 @@ use crate::guest::{
     ADDRESS, ADDRESS6, LINK_LOCAL, MAC, dhcpv4, dhcpv6, frame_of_dhcpv4, icmpv6, responder,
 };
 
-/// `SKF_AD_OFF + SKF_AD_PKTTYPE`.
+/// `SKF_AD_OFF + SKF_AD_PKTTYPE` of `linux/filter.h`: the direction of the packet.
 const PACKET_TYPE: u32 = 0xffff_f004;
 /// `BPF_LD | BPF_IMM`: loads a constant.
 const LOAD_IMMEDIATE: u16 = 0;

@@ -141,7 +141,7 @@ fn another_machine_with_the_address_of_the_server_is_reported() {
 }
 
 #[test]
-fn advertisements_fit_a_global_gateway_if_their_prefixes_do() {
+fn advertisements_of_a_global_gateway_are_recognized_by_their_prefixes() {
     let mut network = network();
     network.ipv6.as_mut().unwrap().gateway = Some("fd00:120::1".parse().unwrap());
     let own: Ipv6Addr = "fd00:120::".parse().unwrap();

@@ -14,7 +14,7 @@ use smoltcp::wire::{
     NdiscPrefixInfoFlags, NdiscRepr, NdiscRouterFlags,
 };
 
-use crate::answer::{Answer, Content, check, parse};
+use crate::answer::{Answer, Content, expect_answer, parse};
 use crate::guest::{
     ADDRESS, ADDRESS6, DNS6, LINK_LOCAL, MAC, icmpv6, lease, network, responder, send,
 };
@@ -55,7 +55,8 @@ fn option(message: &[u8], code: u8) -> Option<&[u8]> {
 
 #[test]
 fn arp_for_the_server_identifier_is_answered() {
-    let answer = check(send(&mut responder(), &arp_request(MAC, SERVER_IDENTIFIER.octets())));
+    let answer =
+        expect_answer(send(&mut responder(), &arp_request(MAC, SERVER_IDENTIFIER.octets())));
     assert_eq!((answer.kind, answer.destination), (AnswerKind::ArpReply, MAC));
     let Content::Arp(ArpRepr::EthernetIpv4 {
         operation,
@@ -84,7 +85,8 @@ fn other_arp_requests_are_ignored() {
 #[test]
 fn router_solicitation_gets_an_advertisement_without_default_router() {
     let solicitation = icmpv6(LINK_LOCAL, 255, Icmpv6Type::RouterSolicitation, &[]);
-    let Answer { kind, destination, content } = check(send(&mut responder(), &solicitation));
+    let Answer { kind, destination, content } =
+        expect_answer(send(&mut responder(), &solicitation));
     assert_eq!((kind, destination), (AnswerKind::RouterAdvertisement, MAC));
     let (source, destination, message) = router_advertisement(&content);
     assert_eq!((source, destination), (SERVER_LINK_LOCAL, LINK_LOCAL));
@@ -113,7 +115,7 @@ fn solicitation_without_address_is_answered_to_all_nodes() {
     let unspecified = Ipv6Addr::UNSPECIFIED;
     let solicitation = icmpv6(unspecified, 255, Icmpv6Type::RouterSolicitation, &[]);
     let mut responder = responder();
-    let answer = check(send(&mut responder, &solicitation));
+    let answer = expect_answer(send(&mut responder, &solicitation));
     assert_eq!(answer.destination, MacAddress([0x33, 0x33, 0, 0, 0, 1]));
     let (_, destination, message) = router_advertisement(&answer.content);
     assert_eq!(destination, "ff02::1".parse::<Ipv6Addr>().unwrap());
@@ -143,7 +145,7 @@ fn neighbor_solicitation_for_the_server_is_answered() {
     {
         let target = SERVER_LINK_LOCAL.octets();
         let frame = icmpv6(source, 255, Icmpv6Type::NeighborSolicitation, &target);
-        let answer = check(send(&mut responder(), &frame));
+        let answer = expect_answer(send(&mut responder(), &frame));
         assert_eq!(answer.kind, AnswerKind::NeighborAdvertisement);
         let Content::Icmpv6 { destination, message, .. } = answer.content else { panic!() };
         assert_eq!(destination, expected);
@@ -191,10 +193,10 @@ fn answers_are_rate_limited() {
     let mut handle =
         |seconds| responder.handle(Direction::FromGuest, &frame, Duration::from_secs(seconds));
     for _ in 0..ANSWER_CAPACITY {
-        check(handle(1));
+        expect_answer(handle(1));
     }
     assert_eq!(handle(1), Outcome::Ignored(IgnoredReason::RateLimited));
-    check(handle(2));
+    expect_answer(handle(2));
     responder.update(&network(), &lease());
     let statistics = responder.statistics();
     assert_eq!(statistics.answers[&AnswerKind::ArpReply], u64::from(ANSWER_CAPACITY) + 1);

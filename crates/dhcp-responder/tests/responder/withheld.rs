@@ -4,7 +4,7 @@ use berth_dhcp_responder::{AddressState, AnswerKind, IgnoredReason, Outcome};
 use dhcproto::v6::DhcpOption;
 use dhcproto::{v4, v6};
 
-use crate::answer::{check_dhcpv4, check_dhcpv6};
+use crate::answer::{expect_dhcpv4, expect_dhcpv6};
 use crate::guest::{
     ADDRESS, ADDRESS6, association, dhcpv4, dhcpv6, frame_of_dhcpv4, responder, selecting_request,
     send,
@@ -30,14 +30,14 @@ fn an_ipv4_address_is_withheld_from_guests_that_do_not_use_it() {
         for frame in [&offer, &request] {
             assert_eq!(send(&mut responder, frame), Outcome::Ignored(reason));
         }
-        let (kind, _) = check_dhcpv4(send(&mut responder, &frame_of_dhcpv4(&renewal)));
+        let (kind, _) = expect_dhcpv4(send(&mut responder, &frame_of_dhcpv4(&renewal)));
         assert_eq!(kind, AnswerKind::Dhcpv4Ack, "the guest keeps an address that it uses");
         // A guest that requests another address still gets a DHCPNAK.
         let other = selecting_request(server, [10, 0, 0, 99].into());
-        let (kind, _) = check_dhcpv4(send(&mut responder, &frame_of_dhcpv4(&other)));
+        let (kind, _) = expect_dhcpv4(send(&mut responder, &frame_of_dhcpv4(&other)));
         assert_eq!(kind, AnswerKind::Dhcpv4Nak);
         responder.set_address_states(AddressState::Free, state);
-        let (kind, _) = check_dhcpv4(send(&mut responder, &offer));
+        let (kind, _) = expect_dhcpv4(send(&mut responder, &offer));
         assert_eq!(kind, AnswerKind::Dhcpv4Offer, "the other family does not matter");
     }
 }
@@ -55,7 +55,7 @@ fn an_ipv6_address_is_withheld_from_guests_that_do_not_use_it() {
         for frame in [&solicit, &request, &other_renewal] {
             assert_eq!(send(&mut responder, frame), Outcome::Ignored(reason));
         }
-        let (kind, _) = check_dhcpv6(send(&mut responder, &renewal));
+        let (kind, _) = expect_dhcpv6(send(&mut responder, &renewal));
         assert_eq!(kind, AnswerKind::Dhcpv6Reply);
     }
 }
