@@ -41,7 +41,7 @@ pub enum DecodeError {
 #[derive(Debug)]
 pub(crate) struct Codec {
     keys: ProbeKeys,
-    stored: BTreeMap<(u32, u64), SessionKey>,
+    stored_keys: BTreeMap<(u32, u64), SessionKey>,
     /// Buffer in which frames are decrypted.
     buffer: Vec<u8>,
 }
@@ -56,14 +56,14 @@ impl std::fmt::Debug for SessionKey {
 
 impl Codec {
     pub(crate) const fn new(keys: ProbeKeys) -> Self {
-        Self { keys, stored: BTreeMap::new(), buffer: Vec::new() }
+        Self { keys, stored_keys: BTreeMap::new(), buffer: Vec::new() }
     }
 
     /// Encrypts a message; returns `None` only if the cipher fails.
     pub(crate) fn encode(&mut self, message: &Message) -> Option<Vec<u8>> {
         let id = self.keys.sending_id()?;
         self.store_key(id, message.session);
-        let key = self.stored.get(&(id, message.session))?;
+        let key = self.stored_keys.get(&(id, message.session))?;
         // The capacity avoids further allocations, because even an idle trunk with 4,000 VLANs needs hundreds of frames
         // per second.
         let mut frame = Vec::with_capacity(FRAME_CAPACITY + message.vlans.len());
@@ -84,14 +84,14 @@ impl Codec {
     pub(crate) fn decode(&mut self, frame: &[u8]) -> Result<Message<'_>, DecodeError> {
         let (header, body) = frame.split_at_checked(HEADER_BYTES).ok_or(DecodeError::Malformed)?;
         let (id, session, counter, vlan) = parse_header(header).ok_or(DecodeError::Malformed)?;
-        let is_stored = self.stored.contains_key(&(id, session));
+        let is_stored = self.stored_keys.contains_key(&(id, session));
         let derived = if is_stored {
             None
         } else {
             let key = self.keys.session_key(id, session).ok_or(DecodeError::UnknownKey)?;
             Some(SessionKey(key))
         };
-        let key = derived.as_ref().or_else(|| self.stored.get(&(id, session)));
+        let key = derived.as_ref().or_else(|| self.stored_keys.get(&(id, session)));
         let key = key.ok_or(DecodeError::UnknownKey)?;
         self.buffer.clear();
         self.buffer.extend(body);
@@ -105,7 +105,7 @@ impl Codec {
     }
 
     fn store_key(&mut self, id: u32, session: u64) {
-        if !self.stored.contains_key(&(id, session))
+        if !self.stored_keys.contains_key(&(id, session))
             && let Some(key) = self.keys.session_key(id, session)
         {
             self.insert_key(id, session, SessionKey(key));
@@ -113,10 +113,10 @@ impl Codec {
     }
 
     fn insert_key(&mut self, id: u32, session: u64, key: SessionKey) {
-        if self.stored.len() >= MAX_STORED_KEYS {
-            self.stored.clear();
+        if self.stored_keys.len() >= MAX_STORED_KEYS {
+            self.stored_keys.clear();
         }
-        self.stored.insert((id, session), key);
+        self.stored_keys.insert((id, session), key);
     }
 }
 
@@ -146,7 +146,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::message::Kind;
+    use crate::message::MessageKind;
 
     fn codec(secret: &str) -> Codec {
         Codec::new(ProbeKeys::parse(&secret.repeat(32)).unwrap())
@@ -154,7 +154,7 @@ mod tests {
 
     fn message() -> Message<'static> {
         Message {
-            kind: Kind::Answer { session: 3, counter: 4 },
+            kind: MessageKind::Answer { session: 3, counter: 4 },
             session: 1,
             counter: 2,
             vlan: VlanId::try_from(120).unwrap(),
@@ -186,9 +186,11 @@ mod tests {
     #[test]
     fn every_kind_is_encoded_and_decoded() {
         let vlan = VlanId::try_from(4094).unwrap();
-        for kind in
-            [Kind::Probe, Kind::Solicit { session: 7 }, Kind::ReportLoss { session: 8, vlan }]
-        {
+        for kind in [
+            MessageKind::Probe,
+            MessageKind::Solicit { session: 7 },
+            MessageKind::ReportLoss { session: 8, vlan },
+        ] {
             let sent = Message { kind, ..message() };
             let frame = codec("a").encode(&sent).unwrap();
             assert_eq!(codec("a").decode(&frame), Ok(sent));

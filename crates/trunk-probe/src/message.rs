@@ -4,7 +4,7 @@ use berth_api::VlanId;
 
 /// Purpose of a message. Every message is also a probe of its VLAN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum MessageKind {
     /// Probe of a round.
     Probe,
     /// Solicits an answer in this VLAN.
@@ -32,7 +32,7 @@ pub(crate) enum Kind {
 /// A message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Message<'a> {
-    pub(crate) kind: Kind,
+    pub(crate) kind: MessageKind,
     /// Random number of the sender's process.
     pub(crate) session: u64,
     /// Counter of the session, which increases with every message.
@@ -49,7 +49,7 @@ pub(crate) struct Message<'a> {
     pub(crate) vlans: &'a [u8],
 }
 
-impl Kind {
+impl MessageKind {
     /// Returns the session that must answer the message.
     pub(crate) const fn solicited_session(self) -> Option<u64> {
         match self {
@@ -63,10 +63,10 @@ impl<'a> Message<'a> {
     /// Appends the part of the message that is encrypted.
     pub(crate) fn write_body(&self, bytes: &mut Vec<u8>) {
         let (kind, addressee, number) = match self.kind {
-            Kind::Probe => (0, 0, 0),
-            Kind::Solicit { session } => (1, session, 0),
-            Kind::Answer { session, counter } => (2, session, counter),
-            Kind::ReportLoss { session, vlan } => (3, session, u64::from(u16::from(vlan))),
+            MessageKind::Probe => (0, 0, 0),
+            MessageKind::Solicit { session } => (1, session, 0),
+            MessageKind::Answer { session, counter } => (2, session, counter),
+            MessageKind::ReportLoss { session, vlan } => (3, session, u64::from(u16::from(vlan))),
         };
         bytes.push(kind);
         bytes.extend(addressee.to_be_bytes());
@@ -92,10 +92,10 @@ impl<'a> Message<'a> {
         let (round, rest) = rest.split_first_chunk()?;
         let (addressee, number) = (u64::from_be_bytes(*addressee), u64::from_be_bytes(*number));
         let kind = match kind {
-            0 => Kind::Probe,
-            1 => Kind::Solicit { session: addressee },
-            2 => Kind::Answer { session: addressee, counter: number },
-            3 => Kind::ReportLoss {
+            0 => MessageKind::Probe,
+            1 => MessageKind::Solicit { session: addressee },
+            2 => MessageKind::Answer { session: addressee, counter: number },
+            3 => MessageKind::ReportLoss {
                 session: addressee,
                 vlan: u16::try_from(number).ok()?.try_into().ok()?,
             },

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use berth_api::{VlanId, VlanSet};
 
-use crate::message::{Kind, Message};
+use crate::message::{Message, MessageKind};
 use crate::peer_round::PeerRound;
 use crate::replay_window::ReplayWindow;
 use crate::unreceived_vlans::{DueSolicitation, UnreceivedVlans};
@@ -112,7 +112,7 @@ impl Peer {
             return SessionState::Known;
         }
         if let Some(challenge) = self.challenge.filter(|one| one.session == message.session)
-            && let Kind::Answer { session, counter } = message.kind
+            && let MessageKind::Answer { session, counter } = message.kind
             && session == own_session
             && counter >= challenge.counter
         {
@@ -174,7 +174,7 @@ impl Peer {
             self.announced = announced;
             self.update_common(own);
         }
-        if message.kind == Kind::Probe {
+        if message.kind == MessageKind::Probe {
             let missed = self.round.record_probe(message.vlan, message.round, now, &self.common);
             missed.into_iter().for_each(|vlan| self.unreceived.suspect(vlan));
         }
@@ -218,7 +218,7 @@ impl Peer {
         &mut self,
         now: Duration,
         limit: usize,
-    ) -> Vec<(VlanId, Kind)> {
+    ) -> Vec<(VlanId, MessageKind)> {
         let Some(session) = self.session else { return Vec::new() };
         let control = self.last_vlan.filter(|vlan| self.common.contains(*vlan));
         let mut frames = Vec::new();
@@ -226,13 +226,13 @@ impl Peer {
             let (vlan, control_kind) = match due {
                 DueSolicitation::Recheck(vlan) => (vlan, None),
                 DueSolicitation::Undecided { vlan, is_reported: true } => {
-                    (vlan, Some(Kind::ReportLoss { session, vlan }))
+                    (vlan, Some(MessageKind::ReportLoss { session, vlan }))
                 }
                 DueSolicitation::Undecided { vlan, is_reported: false } => {
-                    (vlan, Some(Kind::Solicit { session }))
+                    (vlan, Some(MessageKind::Solicit { session }))
                 }
             };
-            frames.push((vlan, Kind::Solicit { session }));
+            frames.push((vlan, MessageKind::Solicit { session }));
             frames.extend(control.zip(control_kind));
         }
         frames

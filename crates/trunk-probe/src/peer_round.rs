@@ -7,7 +7,7 @@ use std::time::Duration;
 use berth_api::{VlanId, VlanSet};
 
 /// First number after the VLAN ids.
-const END: u16 = 4095;
+const VLAN_ID_END: u16 = 4095;
 
 /// Current round of a peer.
 #[derive(Debug, Default)]
@@ -67,7 +67,7 @@ impl PeerRound {
         if let Some(last) = last
             && round == self.round.saturating_add(1)
         {
-            missed.extend(self.unreceived(last + 1..END, common));
+            missed.extend(self.unreceived(last + 1..VLAN_ID_END, common));
         }
         // If more than one round has ended since the last probe, it is unknown which VLANs were probed in them.
         self.round = round;

@@ -2,7 +2,7 @@
 //! window.
 
 /// Number of counters below the highest counter that are still accepted.
-const WINDOW: u64 = 128;
+const WINDOW_SIZE: u64 = 128;
 
 /// Counters of a session that were received.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -24,7 +24,7 @@ impl ReplayWindow {
             return true;
         }
         let age = self.highest - counter;
-        let bit = if age < WINDOW { 1_u128 << age } else { return false };
+        let bit = if age < WINDOW_SIZE { 1_u128 << age } else { return false };
         let is_new = self.received & bit == 0;
         self.received |= bit;
         is_new
@@ -51,7 +51,7 @@ mod tests {
             let mut highest = 0;
             for counter in counters {
                 let is_accepted = window.accept(counter);
-                let is_recent = accepted.is_empty() || counter + WINDOW > highest;
+                let is_recent = accepted.is_empty() || counter + WINDOW_SIZE > highest;
                 prop_assert_eq!(is_accepted, is_recent && !accepted.contains(&counter));
                 if is_accepted {
                     accepted.insert(counter);

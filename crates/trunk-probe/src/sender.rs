@@ -4,7 +4,7 @@ use berth_api::{VlanId, VlanSet};
 
 use crate::codec::Codec;
 use crate::key::ProbeKeys;
-use crate::message::{Kind, Message};
+use crate::message::{Message, MessageKind};
 use crate::vlan_list;
 
 /// A frame to send.
@@ -46,7 +46,12 @@ impl Sender {
     }
 
     /// Creates a frame; returns `None` only if the cipher fails.
-    pub(crate) fn frame(&mut self, vlan: VlanId, kind: Kind, round: u32) -> Option<Outgoing> {
+    pub(crate) fn frame(
+        &mut self,
+        vlan: VlanId,
+        kind: MessageKind,
+        round: u32,
+    ) -> Option<Outgoing> {
         self.counter += 1;
         let payload = self.codec.encode(&Message {
             kind,

@@ -19,7 +19,7 @@ pub(crate) struct Solicitation {
 
 /// Next step of a solicitation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum SolicitationStep {
     /// Send one more solicitation.
     Send,
     /// Wait for an answer, or for any frame of the peer in this VLAN.
@@ -35,18 +35,18 @@ impl Solicitation {
 
     /// Returns the next step. `last_received` is the time of the last frame of the peer in any VLAN. A solicitation
     /// counts only if the peer was received after it: a peer that stopped, or whose link is down, cannot answer.
-    pub(crate) fn step(&mut self, now: Duration, last_received: Duration) -> Step {
+    pub(crate) fn step(&mut self, now: Duration, last_received: Duration) -> SolicitationStep {
         if let Some(last_sent) = self.last_sent {
             if now.saturating_sub(last_sent) < SOLICITATION_INTERVAL {
-                return Step::Wait;
+                return SolicitationStep::Wait;
             }
             self.unanswered += u32::from(last_received > last_sent);
         }
         if self.unanswered >= MAX_SOLICITATIONS {
-            return Step::Missing;
+            return SolicitationStep::Missing;
         }
         self.last_sent = Some(now);
-        Step::Send
+        SolicitationStep::Send
     }
 }
 
@@ -59,7 +59,7 @@ mod tests {
         let (mut solicitation, mut now) = (Solicitation::new(true), Duration::ZERO);
         let mut last_received = Duration::ZERO;
         let mut run = |is_alive: bool, steps: u32| {
-            let mut last = Step::Wait;
+            let mut last = SolicitationStep::Wait;
             for _ in 0..steps {
                 last = solicitation.step(now, last_received);
                 now += SOLICITATION_INTERVAL;
@@ -69,10 +69,10 @@ mod tests {
             }
             last
         };
-        assert_eq!(run(true, 3), Step::Send);
+        assert_eq!(run(true, 3), SolicitationStep::Send);
         // The link of the peer is down for a while.
-        assert_eq!(run(false, 100), Step::Send);
-        assert_eq!(run(true, 5), Step::Send);
-        assert_eq!(run(true, 1), Step::Missing);
+        assert_eq!(run(false, 100), SolicitationStep::Send);
+        assert_eq!(run(true, 5), SolicitationStep::Send);
+        assert_eq!(run(true, 1), SolicitationStep::Missing);
     }
 }

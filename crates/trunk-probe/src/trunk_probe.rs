@@ -7,7 +7,7 @@ use berth_api::{VlanId, VlanSet};
 
 use crate::codec::DecodeError;
 use crate::key::ProbeKeys;
-use crate::message::Kind;
+use crate::message::MessageKind;
 use crate::peer::{Peer, SessionState};
 use crate::schedule::{Place, Schedule};
 use crate::sender::{Outgoing, Sender};
@@ -32,7 +32,7 @@ const ANSWER_INTERVAL: Duration = Duration::from_millis(50);
 /// probes are no evidence.
 const MAX_POLL_GAP: Duration = Duration::from_secs(5);
 /// Time after which a leak that no longer occurs is removed.
-const LEAK_MEMORY: Duration = Duration::from_secs(300);
+const LEAK_RETENTION: Duration = Duration::from_secs(300);
 /// Time between wake-ups while nothing happens, so that frames are sent and received in batches.
 const IDLE_INTERVAL: Duration = Duration::from_millis(250);
 /// Time between wake-ups during solicitations and fast rounds.
@@ -70,8 +70,8 @@ pub struct TrunkProbe {
     vlans: VlanSet,
     schedule: Schedule,
     peers: BTreeMap<String, Peer>,
-    queue: VecDeque<(VlanId, Kind)>,
-    answered: BTreeMap<VlanId, Duration>,
+    queue: VecDeque<(VlanId, MessageKind)>,
+    last_answers: BTreeMap<VlanId, Duration>,
     leak: Option<(Duration, Leak)>,
     unverified: UnverifiedVlans,
     busy_until: Duration,
@@ -90,7 +90,7 @@ impl TrunkProbe {
             schedule: Schedule::new(session),
             peers: BTreeMap::new(),
             queue: VecDeque::new(),
-            answered: BTreeMap::new(),
+            last_answers: BTreeMap::new(),
             leak: None,
             unverified: UnverifiedVlans::new(now),
             busy_until: now,
@@ -109,7 +109,7 @@ impl TrunkProbe {
         self.schedule.set_vlans(vlans, now);
         self.peers.values_mut().for_each(|peer| peer.update_common(vlans));
         self.queue.retain(|(vlan, _)| vlans.contains(*vlan));
-        self.answered.clear();
+        self.last_answers.clear();
     }
 
     /// Returns the frames to send now, and the time of the next call. Call it after `receive` for all frames that have
@@ -138,7 +138,7 @@ impl TrunkProbe {
             frames.extend(self.sender.frame(vlan, kind, round));
         }
         for (vlan, round) in self.schedule.take_due(now) {
-            frames.extend(self.sender.frame(vlan, Kind::Probe, round));
+            frames.extend(self.sender.frame(vlan, MessageKind::Probe, round));
         }
         let is_busy = now < self.busy_until
             || self.schedule.is_fast()
@@ -229,12 +229,13 @@ impl TrunkProbe {
         // Agents that do not know each other's sessions yet must answer each other's solicitations.
         if message.kind.solicited_session() == Some(*own_session) && is_in_own_vlan {
             self.busy_until = now + BUSY_TIME;
-            let last = self.answered.get(&vlan);
+            let last = self.last_answers.get(&vlan);
             if last.is_none_or(|last| now.saturating_sub(*last) >= ANSWER_INTERVAL)
                 && self.queue.len() < MAX_QUEUE
             {
-                self.answered.insert(vlan, now);
-                let answer = Kind::Answer { session: message.session, counter: message.counter };
+                self.last_answers.insert(vlan, now);
+                let answer =
+                    MessageKind::Answer { session: message.session, counter: message.counter };
                 self.queue.push_back((vlan, answer));
             }
         }
@@ -246,7 +247,7 @@ impl TrunkProbe {
                 if is_in_own_vlan && self.queue.len() < MAX_QUEUE {
                     // Every later frame has a higher counter.
                     peer.record_challenge(message.session, *counter + 1, now);
-                    self.queue.push_back((vlan, Kind::Solicit { session: message.session }));
+                    self.queue.push_back((vlan, MessageKind::Solicit { session: message.session }));
                     self.busy_until = now + BUSY_TIME;
                 }
                 return Err(IgnoredFrame::NotProven);
@@ -257,7 +258,7 @@ impl TrunkProbe {
             self.record_leak(now, leak);
             return Err(IgnoredFrame::Leaked);
         }
-        if let Kind::ReportLoss { session, vlan } = message.kind
+        if let MessageKind::ReportLoss { session, vlan } = message.kind
             && session == *own_session
         {
             peer.record_reported_loss(vlan);
@@ -270,7 +271,7 @@ impl TrunkProbe {
     /// many different leaks.
     fn record_leak(&mut self, now: Duration, leak: Leak) {
         let is_other = |(at, known): &(Duration, Leak)| {
-            *known != leak && now.saturating_sub(*at) < LEAK_MEMORY
+            *known != leak && now.saturating_sub(*at) < LEAK_RETENTION
         };
         if !self.leak.as_ref().is_some_and(is_other) {
             self.leak = Some((now, leak));
@@ -323,6 +324,6 @@ impl TrunkProbe {
     #[must_use]
     pub fn leak(&self, now: Duration) -> Option<&Leak> {
         let (at, leak) = self.leak.as_ref()?;
-        (now.saturating_sub(*at) < LEAK_MEMORY).then_some(leak)
+        (now.saturating_sub(*at) < LEAK_RETENTION).then_some(leak)
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use berth_api::{VlanId, VlanSet};
 
-use crate::solicitation::{Solicitation, Step};
+use crate::solicitation::{Solicitation, SolicitationStep};
 
 /// Maximum number of VLANs that are solicited because the peer requests it.
 const MAX_REQUESTED: usize = 64;
@@ -102,13 +102,13 @@ impl UnreceivedVlans {
         let mut due = Vec::new();
         let missing = &mut self.missing;
         self.solicited.retain(|vlan, solicitation| match solicitation.step(now, last_received) {
-            Step::Send => {
+            SolicitationStep::Send => {
                 let is_reported = solicitation.is_reported;
                 due.push(DueSolicitation::Undecided { vlan: *vlan, is_reported });
                 true
             }
-            Step::Wait => true,
-            Step::Missing => {
+            SolicitationStep::Wait => true,
+            SolicitationStep::Missing => {
                 missing.insert(*vlan);
                 false
             }

@@ -4,7 +4,7 @@
 use berth_api::{VlanId, VlanSet};
 
 /// Marker of a bitmap, in place of the number of ranges.
-const BITMAP: u16 = u16::MAX;
+const BITMAP_MARKER: u16 = u16::MAX;
 /// Size of the bitmap of all ids.
 const BITMAP_BYTES: usize = 512;
 /// Maximum number of ranges. More ranges need more bytes than the bitmap.
@@ -29,7 +29,7 @@ pub(crate) fn encode(vlans: &VlanSet) -> Vec<u8> {
                     *byte |= 1 << (id % 8);
                 }
             }
-            [&BITMAP.to_be_bytes()[..], &bitmap].concat()
+            [&BITMAP_MARKER.to_be_bytes()[..], &bitmap].concat()
         }
     }
 }
@@ -38,7 +38,7 @@ pub(crate) fn encode(vlans: &VlanSet) -> Vec<u8> {
 pub(crate) fn decode(bytes: &[u8]) -> Option<VlanSet> {
     let (count, rest) = bytes.split_first_chunk::<2>()?;
     let count = u16::from_be_bytes(*count);
-    if count == BITMAP {
+    if count == BITMAP_MARKER {
         let has_bit = |id: &u16| {
             rest.get(usize::from(id / 8)).is_some_and(|byte| byte & (1 << (id % 8)) != 0)
         };

@@ -23,7 +23,7 @@ fn keys() -> ProbeKeys {
 
 struct Agent {
     probe: TrunkProbe,
-    wake: Duration,
+    next_wake_up: Duration,
     /// Frames that arrived since the last wake-up.
     inbox: Vec<(VlanId, Vec<u8>)>,
     is_running: bool,
@@ -45,20 +45,23 @@ struct Switch {
     now: Duration,
     agents: Vec<Agent>,
     /// VLANs that the switch does not carry, by port.
-    removed: Vec<BTreeSet<u16>>,
-    /// Frames that the switch drops: sender, receiver and VLAN.
-    one_way: BTreeSet<(usize, usize, u16)>,
+    removed_vlans: Vec<BTreeSet<u16>>,
+    /// Sender, receiver and VLAN of the frames that the switch drops.
+    dropped_paths: BTreeSet<(usize, usize, u16)>,
     in_flight: BTreeMap<(Duration, u64), Frame>,
     /// Number of frames that the agents sent.
-    frames: u64,
-    /// Number of copies of these frames that were sent to ports.
-    sent: u64,
-    /// Lost and duplicated frames, in a million.
-    loss: u64,
-    duplicates: u64,
+    sent_frames: u64,
+    /// Number of copies of these frames that the switch sent to ports.
+    forwarded_copies: u64,
+    /// Number of lost frames in a million.
+    lost_per_million: u64,
+    /// Number of duplicated frames in a million.
+    duplicated_per_million: u64,
+    /// Maximum delay of a frame, in microseconds.
     max_delay: u64,
-    random: u64,
-    sessions: u64,
+    /// State of the random number generator.
+    random_state: u64,
+    session_count: u64,
 }
 
 impl Switch {
@@ -66,16 +69,16 @@ impl Switch {
         let mut switch = Self {
             now: Duration::from_secs(1000),
             agents: Vec::new(),
-            removed: vec![BTreeSet::new(); count],
-            one_way: BTreeSet::new(),
+            removed_vlans: vec![BTreeSet::new(); count],
+            dropped_paths: BTreeSet::new(),
             in_flight: BTreeMap::new(),
-            frames: 0,
-            sent: 0,
-            loss: 0,
-            duplicates: 0,
+            sent_frames: 0,
+            forwarded_copies: 0,
+            lost_per_million: 0,
+            duplicated_per_million: 0,
             max_delay: 1,
-            random: 88_172_645_463_325_252,
-            sessions: 0,
+            random_state: 88_172_645_463_325_252,
+            session_count: 0,
         };
         for index in 0..count {
             let agent = switch.started_agent(index, carried, Duration::from_secs(index as u64 * 7));
@@ -85,40 +88,40 @@ impl Switch {
     }
 
     fn started_agent(&mut self, index: usize, carried: &VlanSet, clock_offset: Duration) -> Agent {
-        self.sessions += 1;
-        let session = self.random(u64::MAX) ^ self.sessions;
+        self.session_count += 1;
+        let session = self.random(u64::MAX) ^ self.session_count;
         let now = self.now + clock_offset;
         let mut probe = TrunkProbe::new(&format!("host-{index}"), "tenants", keys(), session, now);
         probe.set_vlans(carried, now);
         let vlans = carried.clone();
-        Agent { probe, wake: now, inbox: Vec::new(), is_running: true, vlans, clock_offset }
+        Agent { probe, next_wake_up: now, inbox: Vec::new(), is_running: true, vlans, clock_offset }
     }
 
     fn random(&mut self, end: u64) -> u64 {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        self.random % end
+        self.random_state ^= self.random_state << 13;
+        self.random_state ^= self.random_state >> 7;
+        self.random_state ^= self.random_state << 17;
+        self.random_state % end
     }
 
     fn send(&mut self, from: usize, vlan: VlanId, payload: &[u8]) {
-        self.frames += 1;
+        self.sent_frames += 1;
         for to in 0..self.agents.len() {
-            let is_removed = |port: usize| self.removed[port].contains(&vlan.into());
-            let is_one_way = self.one_way.contains(&(from, to, vlan.into()));
-            if to == from || is_removed(from) || is_removed(to) || is_one_way {
+            let is_removed = |port: usize| self.removed_vlans[port].contains(&vlan.into());
+            let is_dropped = self.dropped_paths.contains(&(from, to, vlan.into()));
+            if to == from || is_removed(from) || is_removed(to) || is_dropped {
                 continue;
             }
-            let copies = 1 + u64::from(self.random(1_000_000) < self.duplicates);
+            let copies = 1 + u64::from(self.random(1_000_000) < self.duplicated_per_million);
             for _ in 0..copies {
-                if self.random(1_000_000) < self.loss {
+                if self.random(1_000_000) < self.lost_per_million {
                     continue;
                 }
                 let delay = Duration::from_micros(self.random(self.max_delay));
                 let frame = Frame { to, vlan, payload: payload.to_vec() };
                 // Frames with the same delay stay in their order.
-                self.sent += 1;
-                self.in_flight.insert((self.now + delay, self.sent), frame);
+                self.forwarded_copies += 1;
+                self.in_flight.insert((self.now + delay, self.forwarded_copies), frame);
             }
         }
     }
@@ -141,14 +144,14 @@ impl Switch {
             for index in 0..self.agents.len() {
                 let agent = &mut self.agents[index];
                 let now = self.now + agent.clock_offset;
-                if !agent.is_running || agent.wake > now {
+                if !agent.is_running || agent.next_wake_up > now {
                     continue;
                 }
                 for (vlan, payload) in std::mem::take(&mut agent.inbox) {
                     agent.probe.receive(now, Some(vlan), &payload).unwrap_or_default();
                 }
-                let (frames, wake) = agent.probe.poll(now);
-                agent.wake = wake;
+                let (frames, next_wake_up) = agent.probe.poll(now);
+                agent.next_wake_up = next_wake_up;
                 for frame in frames {
                     self.send(index, frame.vlan, &frame.payload);
                 }
@@ -197,18 +200,18 @@ fn missing(ids: &[u16], from: &[usize]) -> Verdict {
 #[test]
 fn one_removed_vlan_is_named_by_both_sides_and_cleared() {
     let mut switch = Switch::new(2, &vlans(100..120));
-    switch.loss = 10_000;
+    switch.lost_per_million = 10_000;
     switch.run(Duration::from_secs(20), |_| {});
     assert_eq!(switch.verdicts(), [Verdict::Verified, Verdict::Verified]);
     for repeat in 0..20 {
-        switch.removed[0].insert(107);
+        switch.removed_vlans[0].insert(107);
         let named = switch.times_until_missing();
         assert_eq!(
             switch.verdicts(),
             [missing(&[107], &[1]), missing(&[107], &[0])],
             "{repeat}: {named:?}"
         );
-        switch.removed[0].clear();
+        switch.removed_vlans[0].clear();
         switch.run(Duration::from_secs(6), |_| {});
         assert_eq!(switch.verdicts(), [Verdict::Verified, Verdict::Verified]);
     }
@@ -217,10 +220,10 @@ fn one_removed_vlan_is_named_by_both_sides_and_cleared() {
 #[test]
 fn one_missing_vlan_of_4000_is_found_within_ten_seconds() {
     let mut switch = Switch::new(2, &vlans(2..4002));
-    switch.removed[1].insert(3000);
+    switch.removed_vlans[1].insert(3000);
     switch.run(Duration::from_secs(10), |_| {});
     assert_eq!(switch.verdicts(), [missing(&[3000], &[1]), missing(&[3000], &[0])]);
-    switch.removed[1].clear();
+    switch.removed_vlans[1].clear();
     switch.run(Duration::from_secs(100), |_| {});
     assert_eq!(switch.verdicts(), [Verdict::Verified, Verdict::Verified]);
 }
@@ -234,25 +237,25 @@ fn one_vlan_removed_from_an_idle_trunk_of_4000_is_found_within_ten_seconds() {
     assert_eq!(switch.verdicts(), [Verdict::Verified, Verdict::Verified]);
     for id in [2, 1777, 4001, 3000] {
         let port = usize::from(id % 2);
-        switch.removed[port].insert(id);
+        switch.removed_vlans[port].insert(id);
         let named = switch.times_until_missing();
         let verdicts = switch.verdicts();
         assert_eq!(verdicts, [missing(&[id], &[1]), missing(&[id], &[0])], "{named:?}");
-        switch.removed[port].clear();
+        switch.removed_vlans[port].clear();
         switch.run(Duration::from_secs(4), |_| {});
         assert_eq!(switch.verdicts(), [Verdict::Verified, Verdict::Verified]);
     }
     // All agents together send about 540 frames per second.
-    switch.frames = 0;
+    switch.sent_frames = 0;
     switch.run(Duration::from_secs(100), |_| {});
-    assert!((50_000..67_000).contains(&switch.frames), "{}", switch.frames);
+    assert!((50_000..67_000).contains(&switch.sent_frames), "{}", switch.sent_frames);
 }
 
 #[test]
 fn all_hosts_name_the_host_whose_port_lacks_a_vlan() {
     let mut switch = Switch::new(4, &vlans(100..600));
     switch.run(Duration::from_secs(60), |_| {});
-    switch.removed[2].insert(333);
+    switch.removed_vlans[2].insert(333);
     let named = switch.times_until_missing();
     let missing_from_host_2 = missing(&[333], &[2]);
     let expected = [
@@ -265,7 +268,7 @@ fn all_hosts_name_the_host_whose_port_lacks_a_vlan() {
     let cut_off = switch.agents.iter().map(|agent| agent.probe.unverified_vlans());
     let (none, only) = (VlanSet::default(), vlans([333]));
     assert_eq!(cut_off.collect::<Vec<_>>(), [none.clone(), none.clone(), only, none]);
-    switch.removed[2].clear();
+    switch.removed_vlans[2].clear();
     switch.run(Duration::from_secs(4), |_| {});
     assert_eq!(switch.verdicts(), vec![Verdict::Verified; 4]);
 }
@@ -275,13 +278,13 @@ fn all_hosts_name_the_host_whose_port_lacks_a_vlan() {
 fn a_fault_in_one_direction_is_reported_by_the_receiver() {
     let mut switch = Switch::new(2, &vlans(100..120));
     switch.run(Duration::from_secs(20), |_| {});
-    switch.one_way.insert((0, 1, 105));
+    switch.dropped_paths.insert((0, 1, 105));
     switch.run(Duration::from_secs(10), |_| {});
     assert_eq!(switch.verdicts(), [Verdict::Verified, missing(&[105], &[0])]);
-    switch.frames = 0;
+    switch.sent_frames = 0;
     switch.run(Duration::from_secs(100), |_| {});
     // 20 probes per second, and rechecks.
-    assert!(switch.frames < 3000, "{}", switch.frames);
+    assert!(switch.sent_frames < 3000, "{}", switch.sent_frames);
 }
 
 /// A link that is down for a while loses the frames of all VLANs, including solicitations.
@@ -291,10 +294,10 @@ fn a_flapping_link_causes_no_alarm() {
     let mut switch = Switch::new(3, &all);
     switch.run(Duration::from_secs(20), |_| {});
     for flap in 0..200 {
-        switch.removed[1] = all.iter().map(u16::from).collect();
+        switch.removed_vlans[1] = all.iter().map(u16::from).collect();
         let down = Duration::from_millis(50 * (1 + flap % 60));
         switch.run(down, |_| {});
-        switch.removed[1].clear();
+        switch.removed_vlans[1].clear();
         switch.run(Duration::from_millis(1000 + 37 * flap), |switch| {
             for verdict in switch.verdicts() {
                 assert_eq!(verdict, Verdict::Verified, "flap {flap}");
@@ -308,14 +311,14 @@ fn a_flapping_link_causes_no_alarm() {
 fn lost_frames_of_an_overloaded_agent_cause_no_alarm() {
     let mut switch = Switch::new(2, &vlans(100..140));
     switch.run(Duration::from_secs(20), |_| {});
-    switch.loss = 900_000;
+    switch.lost_per_million = 900_000;
     switch.run(Duration::from_secs(120), |switch| {
         switch.agents.iter_mut().for_each(|agent| agent.probe.ignore_past_losses());
         let verdicts = switch.verdicts();
         let is_alarm = |verdict: &Verdict| matches!(verdict, Verdict::Missing { .. });
         assert!(!verdicts.iter().any(is_alarm), "{verdicts:?}");
     });
-    switch.loss = 0;
+    switch.lost_per_million = 0;
     switch.run(Duration::from_secs(20), |_| {});
     assert_eq!(switch.verdicts(), [Verdict::Verified, Verdict::Verified]);
 }
@@ -346,7 +349,7 @@ fn switch_with_one_common_vlan_each() -> Switch {
     let mut switch = Switch::new(3, &vlans([100, 101]));
     for (index, own, other) in [(1, 101, 100), (2, 100, 101)] {
         switch.set_vlans(index, vlans([own]));
-        switch.removed[index].insert(other);
+        switch.removed_vlans[index].insert(other);
     }
     switch
 }
@@ -355,12 +358,12 @@ fn switch_with_one_common_vlan_each() -> Switch {
 #[test]
 fn a_vlan_without_any_peer_is_not_verified() {
     let mut switch = switch_with_one_common_vlan_each();
-    switch.removed[0].insert(101);
+    switch.removed_vlans[0].insert(101);
     switch.run(Duration::from_secs(300), |switch| {
         assert_ne!(switch.agents[0].probe.verdict(), Verdict::Verified);
     });
     assert_eq!(switch.verdicts(), [unverified(&[101]), Verdict::Unknown, Verdict::Verified]);
-    switch.removed[0].clear();
+    switch.removed_vlans[0].clear();
     switch.run(Duration::from_secs(20), |_| {});
     assert_eq!(switch.verdicts(), vec![Verdict::Verified; 3]);
 }
@@ -370,11 +373,11 @@ fn a_peer_that_vanishes_in_its_last_common_vlan_verifies_nothing() {
     let mut switch = switch_with_one_common_vlan_each();
     switch.run(Duration::from_secs(30), |_| {});
     assert_eq!(switch.verdicts(), vec![Verdict::Verified; 3]);
-    switch.removed[0].insert(101);
+    switch.removed_vlans[0].insert(101);
     // An unresponsive peer is removed after 30 seconds.
     switch.run(Duration::from_secs(40), |_| {});
     assert_eq!(switch.verdicts(), [unverified(&[101]), Verdict::Unknown, Verdict::Verified]);
-    switch.removed[0].clear();
+    switch.removed_vlans[0].clear();
     switch.run(Duration::from_secs(20), |_| {});
     assert_eq!(switch.verdicts(), vec![Verdict::Verified; 3]);
 }
@@ -422,7 +425,7 @@ fn replayed_frames_are_no_evidence() {
     }
     switch.run(Duration::from_secs(10), |_| {});
     assert!(recorded.len() > 50, "{}", recorded.len());
-    switch.removed[0].insert(103);
+    switch.removed_vlans[0].insert(103);
     let mut replayed = BTreeSet::new();
     switch.run(Duration::from_secs(15), |switch| {
         let now = switch.now + switch.agents[0].clock_offset;
@@ -434,7 +437,7 @@ fn replayed_frames_are_no_evidence() {
     assert!(replayed.contains(&IgnoredFrame::NotProven.to_string()), "{replayed:?}");
     assert_eq!(switch.verdicts(), [missing(&[103], &[1]), missing(&[103], &[0])]);
     // Replayed frames of a stopped peer do not count as a sign of life.
-    switch.removed[0].clear();
+    switch.removed_vlans[0].clear();
     switch.run(Duration::from_secs(10), |_| {});
     switch.agents[1].is_running = false;
     switch.run(Duration::from_secs(60), |switch| {
