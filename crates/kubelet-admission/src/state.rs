@@ -194,7 +194,7 @@ impl HostState {
             &totals,
             &self.used,
             self.pods.len(),
-            &trial.updated_devices,
+            &trial.used_devices_after,
         )?;
         let grants = std::mem::take(&mut trial.grants);
         let releases_memory = grants
@@ -232,7 +232,7 @@ impl HostState {
             let Trial {
                 shared_cpus: mut shared,
                 mut memory,
-                updated_devices: mut devices,
+                used_devices_after: mut devices,
                 grants,
                 ..
             } = trial;

@@ -21,9 +21,10 @@ pub(super) struct Trial<'h> {
     host: &'h KubeletHost,
     pub(super) shared_cpus: CpuBits,
     pub(super) memory: ZoneMemories,
-    /// Numbers of used devices; empty until a device is allocated.
-    pub(super) updated_devices: DeviceCounts,
-    used_devices: &'h [u32],
+    /// Numbers of used devices after the allocations of the trial; empty until the trial allocates a device.
+    pub(super) used_devices_after: DeviceCounts,
+    /// Numbers of used devices before the trial.
+    used_devices_before: &'h [u32],
     pub(super) grants: Vec<Grant>,
     /// True if the kubelet could make no other allocation of CPUs and devices.
     pub(super) is_deterministic: bool,
@@ -39,14 +40,14 @@ impl<'h> Trial<'h> {
         host: &'h KubeletHost,
         shared: CpuBits,
         memory: ZoneMemories,
-        used_devices: &'h [u32],
+        used_devices_before: &'h [u32],
     ) -> Self {
         Self {
             host,
             shared_cpus: shared,
             memory,
-            updated_devices: DeviceCounts::new(),
-            used_devices,
+            used_devices_after: DeviceCounts::new(),
+            used_devices_before,
             grants: Vec::new(),
             is_deterministic: true,
             includes_used_cpus: false,
@@ -81,8 +82,13 @@ impl<'h> Trial<'h> {
         }
     }
 
+    /// Returns the numbers of used devices at this point of the trial.
     fn used_devices(&self) -> &[u32] {
-        if self.updated_devices.is_empty() { self.used_devices } else { &self.updated_devices }
+        if self.used_devices_after.is_empty() {
+            self.used_devices_before
+        } else {
+            &self.used_devices_after
+        }
     }
 
     fn container_hints(
@@ -187,10 +193,10 @@ impl<'h> Trial<'h> {
         let mut device_grants = Vec::new();
         let mut result = Ok(());
         for wanted in devices::requested_pools(self.host, &container.limits.extended) {
-            if self.updated_devices.is_empty() {
-                self.updated_devices = self.used_devices.to_vec();
+            if self.used_devices_after.is_empty() {
+                self.used_devices_after = self.used_devices_before.to_vec();
             }
-            let (used, reusable) = (&mut self.updated_devices, &self.reusable_devices);
+            let (used, reusable) = (&mut self.used_devices_after, &self.reusable_devices);
             match devices::allocate(self.host, used, reusable, affinity.zones, wanted) {
                 Ok((grants, is_deterministic)) => {
                     device_grants.extend(grants);
