@@ -151,15 +151,15 @@ impl HostAvailability {
 
     /// Records whether a host has allocations that are going to become stale. Returns true if the host had such
     /// allocations before and has none now.
-    pub(super) fn set_orphaned_allocations(&mut self, host: HostId, has_some: bool) -> bool {
+    pub(super) fn set_orphaned_allocations(&mut self, host: HostId, has_orphans: bool) -> bool {
         let before = self.get(host);
-        let had_some = if has_some {
+        let had_orphans = if has_orphans {
             !self.hosts_with_orphaned_allocations.insert(host)
         } else {
             self.hosts_with_orphaned_allocations.remove(&host)
         };
         self.debug_assert_transition(host, before);
-        had_some && !has_some
+        had_orphans && !has_orphans
     }
 
     /// Returns true if `version` is lower than the version of the host's last report.

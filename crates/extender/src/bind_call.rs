@@ -87,7 +87,7 @@ impl Extender {
             Err(reason) => return unavailable_answer(node, reason),
         };
         if self.reservations.engine.place_pod(&request, Some(&[host])).is_none() {
-            return BindAnswer::Refused(self.no_room_error(&request, host));
+            return BindAnswer::Refused(self.insufficient_resources_error(&request, host));
         }
         let until = now.checked_add(RESERVED_TIMEOUT).unwrap_or(now);
         self.reserve(&observed, request.clone(), host, until);
@@ -115,7 +115,7 @@ impl Extender {
         BindAnswer::Refused(error)
     }
 
-    fn no_room_error(&self, request: &Request, host: HostId) -> BindError {
+    fn insufficient_resources_error(&self, request: &Request, host: HostId) -> BindError {
         BindError::InsufficientResources {
             reason: self.reservations.rejection_message(request, host),
         }

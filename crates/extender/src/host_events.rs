@@ -83,13 +83,13 @@ impl Extender {
     ///
     /// # Errors
     /// Returns an error if the Node has a taint that the API server would refuse.
-    pub fn update_node(&mut self, parts: &NodeFields<'_>) -> Result<(), InvalidField> {
-        let name = parts.name;
+    pub fn update_node(&mut self, fields: &NodeFields<'_>) -> Result<(), InvalidField> {
+        let name = fields.name;
         if self.reservations.engine.host(name).is_some() {
             return Ok(());
         }
         let is_new = self.reservations.engine.node(name).is_none();
-        let result = self.reservations.engine.set_node(parts);
+        let result = self.reservations.engine.set_node(fields);
         result.map_err(|invalid| InvalidField::new(format!("Node {name}"), invalid))?;
         if is_new {
             let pods: Vec<Arc<str>> =
@@ -165,7 +165,7 @@ impl Extender {
                 // report lists the pod.
                 Stage::Leaving { .. } if is_listed => self.release(&uid),
                 Stage::Bound { .. } if is_listed => {
-                    self.reservations.records.mark_listed(&uid);
+                    self.reservations.records.mark_in_report(&uid);
                     if !is_terminating {
                         self.end_removal_wait(host, &uid);
                     }

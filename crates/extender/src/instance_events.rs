@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::extender::Extender;
 use super::observed_pod::ObservedPod;
-use super::pending_vm::Claim;
+use super::pending_vm::ClaimKey;
 use super::vm_instance::VmInstance;
 
 impl Extender {
@@ -104,8 +104,8 @@ impl Extender {
     }
 
     /// Replaces all claims without a volume by a complete list.
-    pub fn replace_claims(&mut self, now: Instant, all: Vec<(Claim, Option<String>)>) {
-        let listed: HashSet<&Claim> = all.iter().map(|(claim, _)| claim).collect();
+    pub fn replace_claims(&mut self, now: Instant, all: Vec<(ClaimKey, Option<String>)>) {
+        let listed: HashSet<&ClaimKey> = all.iter().map(|(claim, _)| claim).collect();
         self.virtual_machines.retain_claims(|claim| listed.contains(claim));
         for ((namespace, name), node) in all {
             self.update_claim(now, &namespace, &name, Some(node));

@@ -8,13 +8,17 @@ use berth_placement::rules::PodFields;
 use k8s_openapi::api::core::v1::{Affinity, NodeAffinity, NodeSelector, Toleration};
 
 use super::extender::Extender;
-use super::pending_vm::{Claim, PendingVm, intersect_selectors};
+use super::pending_vm::{ClaimKey, PendingVm, intersect_selectors};
 use super::reservation::{Reservation, Stage, VmKey};
 
 impl Extender {
     /// Sets the VMs that have no pod on a host, and the node selectors of the volumes of their claims. As soon as
     /// pods are listed, a host is reserved for each VM whose volumes only one host can reach.
-    pub fn set_pending_vms(&mut self, vms: Vec<PendingVm>, volumes: BTreeMap<Claim, NodeSelector>) {
+    pub fn set_pending_vms(
+        &mut self,
+        vms: Vec<PendingVm>,
+        volumes: BTreeMap<ClaimKey, NodeSelector>,
+    ) {
         self.virtual_machines.pending_vms = (vms, volumes);
     }
 

@@ -16,7 +16,7 @@ use super::error::VmError;
 use super::reservation::VmKey;
 
 /// Namespace and name of a PersistentVolumeClaim.
-pub(super) type Claim = (String, String);
+pub(super) type ClaimKey = (String, String);
 
 /// Maximum number of node selector terms for all volumes of a VM: the numbers of terms of the volumes are multiplied.
 const MAX_TERMS: usize = 64;
@@ -25,7 +25,7 @@ const MAX_TERMS: usize = 64;
 #[derive(Clone, Debug)]
 pub struct PendingVm {
     pub(super) instance: String,
-    pub(super) claims: Vec<Claim>,
+    pub(super) claims: Vec<ClaimKey>,
     pub(super) launcher: Box<Launcher>,
 }
 
@@ -61,7 +61,7 @@ impl PendingVm {
         }
         let volumes = object.pointer("/spec/volumes").and_then(Value::as_array);
         let names = volumes.into_iter().flatten().filter_map(claim_name);
-        let claims: Vec<Claim> =
+        let claims: Vec<ClaimKey> =
             names.map(|name| (namespace.to_owned(), name.to_owned())).collect();
         if claims.is_empty() {
             return Ok(None);
@@ -75,7 +75,7 @@ impl PendingVm {
     }
 
     /// Returns the claims of the VM's volumes.
-    pub fn claims(&self) -> impl Iterator<Item = &Claim> {
+    pub fn claims(&self) -> impl Iterator<Item = &ClaimKey> {
         self.claims.iter()
     }
 

@@ -117,7 +117,7 @@ impl Extender {
             if !matches!(reservation.stage, Stage::Bound { .. } | Stage::Released) {
                 self.reservations.records.set_stage(uid, Stage::Bound { since: now });
             }
-            self.reservations.records.mark_seen(uid, observed.existing.is_terminating);
+            self.reservations.records.mark_observed_on_host(uid, observed.existing.is_terminating);
             return Ok(());
         }
         let (request, result) = self.compile_bound_pod(pod, observed)?;

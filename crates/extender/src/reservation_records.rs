@@ -91,14 +91,14 @@ impl ReservationRecords {
     }
 
     /// Records that the watch has shown the pod on its host, and whether the pod is terminating.
-    pub(super) fn mark_seen(&mut self, uid: &str, is_terminating: bool) {
+    pub(super) fn mark_observed_on_host(&mut self, uid: &str, is_terminating: bool) {
         if let Some(reservation) = self.reservations_by_pod.get_mut(uid) {
             (reservation.is_observed_on_host, reservation.is_terminating) = (true, is_terminating);
         }
     }
 
     /// Records that a report has listed the pod.
-    pub(super) fn mark_listed(&mut self, uid: &str) {
+    pub(super) fn mark_in_report(&mut self, uid: &str) {
         if let Some(reservation) = self.reservations_by_pod.get_mut(uid) {
             reservation.is_in_report = true;
         }

@@ -8,15 +8,15 @@ use berth_placement::inventory::ReportedHost;
 
 /// An allocation that nothing uses according to the report of its host.
 #[derive(Clone, Copy, Debug)]
-struct Candidate {
+struct StaleCandidate {
     /// True if the previous report showed a control group of the pod, so the kubelet has removed the control group
     /// since.
     had_control_group: bool,
-    state: State,
+    state: CandidateState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum CandidateState {
     /// The pod exists, and its kubelet has not started it yet; or the pods are not listed yet.
     PodExists,
     /// The pod does not exist. The allocation becomes stale at `stale_at`.
@@ -28,7 +28,7 @@ enum State {
 /// The unused allocations in the last report of each host, by name of the host and UID of the pod.
 #[derive(Debug, Default)]
 pub(super) struct StaleCandidates {
-    hosts: BTreeMap<Arc<str>, BTreeMap<Arc<str>, Candidate>>,
+    hosts: BTreeMap<Arc<str>, BTreeMap<Arc<str>, StaleCandidate>>,
 }
 
 impl StaleCandidates {
@@ -46,12 +46,12 @@ impl StaleCandidates {
             last.any(|one| one.uid == uid && one.has_control_group == Some(true))
         };
         let unused = report.allocations.iter().filter(|allocation| allocation.is_unused());
-        let candidates: BTreeMap<Arc<str>, Candidate> = unused
+        let candidates: BTreeMap<Arc<str>, StaleCandidate> = unused
             .map(|allocation| {
                 let uid = allocation.uid.as_str();
-                let new = || Candidate {
+                let new = || StaleCandidate {
                     had_control_group: had_control_group(uid),
-                    state: State::PodExists,
+                    state: CandidateState::PodExists,
                 };
                 (Arc::from(uid), before.get(uid).copied().unwrap_or_else(new))
             })
@@ -72,13 +72,13 @@ impl StaleCandidates {
 
     pub(super) fn is_stale(&self, host: &str, uid: &str) -> bool {
         let candidate = self.hosts.get(host).and_then(|candidates| candidates.get(uid));
-        candidate.is_some_and(|candidate| candidate.state == State::Stale)
+        candidate.is_some_and(|candidate| candidate.state == CandidateState::Stale)
     }
 
     /// Returns true if an allocation of the host is going to become stale.
     pub(super) fn has_orphans(&self, host: &str) -> bool {
         let mut candidates = self.hosts.get(host).into_iter().flat_map(BTreeMap::values);
-        candidates.any(|candidate| matches!(candidate.state, State::Orphan { .. }))
+        candidates.any(|candidate| matches!(candidate.state, CandidateState::Orphan { .. }))
     }
 
     /// Updates the candidates of a host, and returns the UIDs of those that have become stale. `orphan_delay` returns
@@ -94,13 +94,13 @@ impl StaleCandidates {
         for (uid, candidate) in self.hosts.get_mut(host).into_iter().flatten() {
             let delay = orphan_delay(uid, candidate.had_control_group);
             candidate.state = match (candidate.state, delay) {
-                (_, None) => State::PodExists,
-                (State::PodExists, Some(delay)) => {
-                    State::Orphan { stale_at: now.checked_add(delay).unwrap_or(now) }
+                (_, None) => CandidateState::PodExists,
+                (CandidateState::PodExists, Some(delay)) => {
+                    CandidateState::Orphan { stale_at: now.checked_add(delay).unwrap_or(now) }
                 }
-                (State::Orphan { stale_at }, Some(_)) if stale_at <= now => {
+                (CandidateState::Orphan { stale_at }, Some(_)) if stale_at <= now => {
                     stale_uids.push(Arc::clone(uid));
-                    State::Stale
+                    CandidateState::Stale
                 }
                 (unchanged, Some(_)) => unchanged,
             };

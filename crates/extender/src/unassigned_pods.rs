@@ -8,19 +8,19 @@ use k8s_openapi::api::core::v1::Pod;
 use super::observed_pod::ObservedPod;
 
 /// Namespace and name of a PersistentVolumeClaim.
-type Claim = (String, String);
+type ClaimKey = (String, String);
 
 /// Pods without `spec.nodeName`.
 #[derive(Debug, Default)]
 pub(super) struct UnassignedPods {
     pods: BTreeMap<String, UnassignedPod>,
-    pods_by_claim: HashMap<Claim, BTreeSet<String>>,
+    pods_by_claim: HashMap<ClaimKey, BTreeSet<String>>,
 }
 
 #[derive(Debug)]
 struct UnassignedPod {
     pod: Arc<Pod>,
-    claims: Vec<Claim>,
+    claims: Vec<ClaimKey>,
     /// NetworkAttachmentDefinitions, as `namespace/name`.
     networks: Vec<String>,
 }
@@ -31,7 +31,7 @@ impl UnassignedPods {
         self.remove(observed.uid());
         let namespace = &observed.existing.namespace;
         let claims = observed.claims.iter().map(|claim| (namespace.clone(), claim.clone()));
-        let claims: Vec<Claim> = claims.collect();
+        let claims: Vec<ClaimKey> = claims.collect();
         for claim in &claims {
             self.pods_by_claim.entry(claim.clone()).or_default().insert(observed.uid().to_owned());
         }
@@ -67,7 +67,7 @@ impl UnassignedPods {
     }
 
     /// Returns the pods that have a volume of this claim.
-    pub(super) fn pods_with_claim(&self, claim: &Claim) -> Vec<Arc<Pod>> {
+    pub(super) fn pods_with_claim(&self, claim: &ClaimKey) -> Vec<Arc<Pod>> {
         let uids = self.pods_by_claim.get(claim).into_iter().flatten();
         uids.filter_map(|uid| self.get(uid).cloned()).collect()
     }

@@ -8,7 +8,7 @@ use berth_kubelet_admission::pod::Pod;
 use berth_kubevirt_render::launcher::ExistingPod;
 use k8s_openapi::api::core::v1::NodeSelector;
 
-use super::pending_vm::{Claim, PendingVm};
+use super::pending_vm::{ClaimKey, PendingVm};
 use super::reservation::VmKey;
 use super::vm_instance::VmInstance;
 
@@ -18,12 +18,12 @@ pub(super) struct VirtualMachines {
     /// VirtualMachineInstances by UID; `None` if KubeVirt is not installed.
     pub(super) instances: Option<HashMap<String, VmInstance>>,
     /// Claims that are not bound to a volume, each with its selected node.
-    unbound_claims: BTreeMap<Claim, Option<String>>,
+    unbound_claims: BTreeMap<ClaimKey, Option<String>>,
     /// Resources of NetworkAttachmentDefinitions, by `namespace/name`.
     network_resources: HashMap<String, Vec<String>>,
     /// VMs that have no pod on a host, and the node selectors of the volumes of their claims; kept until pods are
     /// listed.
-    pub(super) pending_vms: (Vec<PendingVm>, BTreeMap<Claim, NodeSelector>),
+    pub(super) pending_vms: (Vec<PendingVm>, BTreeMap<ClaimKey, NodeSelector>),
 }
 
 impl VirtualMachines {
@@ -84,15 +84,15 @@ impl VirtualMachines {
         })
     }
 
-    pub(super) fn set_claim(&mut self, claim: Claim, selected_node: Option<String>) {
+    pub(super) fn set_claim(&mut self, claim: ClaimKey, selected_node: Option<String>) {
         self.unbound_claims.insert(claim, selected_node);
     }
 
-    pub(super) fn remove_claim(&mut self, claim: &Claim) {
+    pub(super) fn remove_claim(&mut self, claim: &ClaimKey) {
         self.unbound_claims.remove(claim);
     }
 
-    pub(super) fn retain_claims(&mut self, is_listed: impl Fn(&Claim) -> bool) {
+    pub(super) fn retain_claims(&mut self, is_listed: impl Fn(&ClaimKey) -> bool) {
         self.unbound_claims.retain(|claim, _| is_listed(claim));
     }
 }

@@ -51,7 +51,7 @@ pub(crate) struct SimulatedCluster {
     pub(crate) pods: BTreeMap<String, v1::Pod>,
     events: VecDeque<PodEvent>,
     pub(crate) pending_bindings: Vec<(String, String)>,
-    version: u64,
+    report_version: u64,
     /// Log of all events, shown when a test fails.
     pub(crate) log: Vec<String>,
     /// Time since the kubelets last ran their tasks.
@@ -90,7 +90,7 @@ impl SimulatedCluster {
             pods: BTreeMap::new(),
             events: VecDeque::new(),
             pending_bindings: Vec::new(),
-            version: 1,
+            report_version: 1,
             log: Vec::new(),
             idle: Duration::ZERO,
             bound_count: 0,
@@ -274,7 +274,7 @@ impl SimulatedCluster {
 
     /// Sends a report of the host's agent.
     pub(crate) fn publish_report(&mut self, at: usize) {
-        self.version += 1;
+        self.report_version += 1;
         let uids: Vec<String> = self.pods.keys().cloned().collect();
         let kubelet = &mut self.kubelets[at];
         let removed = kubelet.tasks.iter().filter_map(|work| match work {
@@ -293,8 +293,8 @@ impl SimulatedCluster {
             }
         }
         form.allocations.extend(kubelet.stale_memory.values().cloned());
-        kubelet.published_report = (self.version, form.clone());
-        kubelet.reports.push_back((self.version, form));
+        kubelet.published_report = (self.report_version, form.clone());
+        kubelet.reports.push_back((self.report_version, form));
     }
 
     /// Delivers a report. If `keep_queued` is true, a later call delivers the same report again.
