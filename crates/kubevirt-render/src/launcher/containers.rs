@@ -61,6 +61,7 @@ const HOOK: [Amount; 2] = [
     Amount { name: "cpu", request: None, limit: None },
     Amount { name: "memory", request: None, limit: None },
 ];
+/// Amounts for hook sidecars with dedicated CPUs (`sidecarResources`).
 const HOOK_PINNED: [Amount; 2] = amounts(["200m", "200m"], ["64M", "64M"]);
 
 /// Properties of the machine and the configuration that affect all containers.

@@ -76,7 +76,7 @@ fn vcpus(spec: &Spec) -> u64 {
         Some(cpu) => u64::try_from(cpu.vcpus()).ok(),
         None => requested_cpus.and_then(|cpus| u64::try_from(cpus.whole_units_rounded_up()).ok()),
     };
-    // The clamping has no effect on valid machines: `defaults::check` rejects larger numbers.
+    // Valid machines have fewer than 2^32 vCPUs: `check` rejects larger numbers.
     count.unwrap_or(1).clamp(1, 1 << 32)
 }
 

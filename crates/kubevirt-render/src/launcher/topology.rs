@@ -2,12 +2,12 @@
 
 use super::instancetype_spec::Preference;
 
-/// Names of a preferred topology: the current name and the deprecated name.
+// Names of the preferred topologies, each with the current name and the deprecated name.
 pub(super) const CORES: [&str; 2] = ["cores", "preferCores"];
 pub(super) const THREADS: [&str; 2] = ["threads", "preferThreads"];
 pub(super) const SPREAD: [&str; 2] = ["spread", "preferSpread"];
 pub(super) const ANY: [&str; 2] = ["any", "preferAny"];
-/// The default of `GetPreferredTopology`.
+/// The third name is empty, because sockets are the default (`GetPreferredTopology`).
 pub(super) const SOCKETS: [&str; 3] = ["sockets", "preferSockets", ""];
 
 /// Reason why a preference determines no CPU topology.

@@ -7,7 +7,7 @@ use super::routes::{FURTHER_ROUTE_METRIC, routes};
 use crate::machines::interface_config::InterfaceConfig;
 
 const FOLDER: &str = "/etc/NetworkManager/system-connections";
-/// NetworkManager ignores keyfiles that other users can read.
+/// Permission bits of a keyfile. NetworkManager ignores keyfiles that other users can read.
 const MODE: u32 = 0o600;
 
 /// Returns the keyfiles of the interfaces. The profile of the pod network matches every Ethernet device. It has the
