@@ -47,7 +47,7 @@ impl AmountError {
 
 /// Converts quantities by resource name to thousandths of a CPU, bytes and numbers of devices. The second value is
 /// the amount of ephemeral storage in bytes.
-pub(super) fn resources(amounts: &Amounts) -> Result<(Resources, u64), AmountError> {
+pub(super) fn convert_resources(amounts: &Amounts) -> Result<(Resources, u64), AmountError> {
     let mut all = Resources::default();
     let mut storage = 0;
     for (name, quantity) in amounts {
@@ -88,7 +88,7 @@ fn is_overcommittable(resource: &str) -> bool {
 
 /// Converts the requests and limits of a container, with the same result as in the API server: a limit without a
 /// request is also the request (`SetDefaults_Pod`). An error contains a field path such as `limits.cpu`.
-pub(super) fn container(
+pub(super) fn convert_container(
     name: &str,
     mut requests: Amounts,
     limits: &Amounts,

@@ -14,9 +14,9 @@ use super::namespace::split_network_name;
 use super::spec::{Interface, Network};
 
 /// Annotation with the secondary networks of the pod, which Multus reads.
-pub(super) const NETWORKS: &str = "k8s.v1.cni.cncf.io/networks";
+pub(super) const NETWORKS_ANNOTATION: &str = "k8s.v1.cni.cncf.io/networks";
 /// Annotation with the network that replaces the pod network.
-pub(super) const DEFAULT_NETWORK: &str = "v1.multus-cni.io/default-network";
+pub(super) const DEFAULT_NETWORK_ANNOTATION: &str = "v1.multus-cni.io/default-network";
 
 /// Prefixes of the machine's annotations that the pod does not get (`filterVMIAnnotationsForPod`).
 const FILTERED_PREFIXES: [&str; 3] = [
@@ -25,7 +25,7 @@ const FILTERED_PREFIXES: [&str; 3] = [
     "kubevirt.io/latest-observed-api-version",
 ];
 
-/// An entry of [`NETWORKS`] (`NetworkSelectionElement`). The order of the fields is that of Go's JSON.
+/// An entry of [`NETWORKS_ANNOTATION`] (`NetworkSelectionElement`). The order of the fields is that of Go's JSON.
 #[derive(Serialize)]
 struct NetworkSelection<'a> {
     name: &'a str,
@@ -39,7 +39,7 @@ struct NetworkSelection<'a> {
 }
 
 /// Returns the annotations of the pod that depend on the machine.
-pub(super) fn annotations(
+pub(super) fn pod_annotations(
     machine: &Machine,
     configuration: &Configuration,
 ) -> BTreeMap<String, String> {
@@ -51,11 +51,11 @@ pub(super) fn annotations(
     if !selections.is_empty()
         && let Ok(text) = serde_json::to_string(&selections)
     {
-        all.insert(NETWORKS.to_owned(), text);
+        all.insert(NETWORKS_ANNOTATION.to_owned(), text);
     }
     let mut multus = machine.spec.networks.iter().filter_map(|network| network.multus.as_ref());
     if let Some(default) = multus.find(|multus| multus.is_default) {
-        all.insert(DEFAULT_NETWORK.to_owned(), default.network_name.clone());
+        all.insert(DEFAULT_NETWORK_ANNOTATION.to_owned(), default.network_name.clone());
     }
     all
 }

@@ -119,10 +119,15 @@ impl ClusterObjects {
             }
             "RuntimeClass" => {
                 let read: RuntimeClass = invalid::deserialize(object)?;
-                let (fixed, _) = amounts::resources(&read.overhead.pod_fixed).map_err(|error| {
-                    let field = format!("overhead.podFixed.{}", error.field);
-                    Invalid::new(invalid::qualified_name(object), field, error.problem.to_string())
-                })?;
+                let (fixed, _) =
+                    amounts::convert_resources(&read.overhead.pod_fixed).map_err(|error| {
+                        let field = format!("overhead.podFixed.{}", error.field);
+                        Invalid::new(
+                            invalid::qualified_name(object),
+                            field,
+                            error.problem.to_string(),
+                        )
+                    })?;
                 self.runtime_classes.insert(read.metadata.name, fixed);
             }
             _ => return Ok(false),

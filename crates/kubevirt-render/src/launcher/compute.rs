@@ -5,7 +5,7 @@ use berth_api::Quantity;
 
 use super::amounts::{EPHEMERAL_STORAGE, given_or_calculated, multiply_truncating};
 use super::cluster_objects::ClusterObjects;
-use super::configuration::{Configuration, EVEN_PARITY};
+use super::configuration::{Configuration, EVEN_PARITY_ANNOTATION};
 use super::gate::Gate;
 use super::invalid::Invalid;
 use super::machine::Machine;
@@ -153,7 +153,7 @@ impl ResourceLists {
             let parity_threads = if is_supplemental_pool { pool } else { 0 };
             let is_even =
                 limit.whole_units_rounded_up().saturating_add(i128::from(parity_threads)) % 2 == 0;
-            let needs_two = is_even && machine.annotations.contains_key(EVEN_PARITY);
+            let needs_two = is_even && machine.annotations.contains_key(EVEN_PARITY_ANNOTATION);
             let emulator_threads = Quantity::from_units(if needs_two { 2 } else { 1 });
             self.limits.insert(CPU.to_owned(), limit.saturating_add(emulator_threads));
             if let Some(request) = self.requests.get_mut(CPU) {

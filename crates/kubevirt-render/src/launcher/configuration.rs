@@ -83,7 +83,8 @@ pub struct Binding {
 
 /// Annotation for an even number of CPUs (`even_parity`), on an instance, or on the `KubeVirt` object for all
 /// instances.
-pub(super) const EVEN_PARITY: &str = "alpha.kubevirt.io/EmulatorThreadCompleteToEvenParity";
+pub(super) const EVEN_PARITY_ANNOTATION: &str =
+    "alpha.kubevirt.io/EmulatorThreadCompleteToEvenParity";
 
 impl Default for Configuration {
     fn default() -> Self {
@@ -220,7 +221,7 @@ impl Configuration {
         this.bindings =
             configuration.network.binding.into_iter().map(|(name, it)| (name, it.into())).collect();
         this.cpu_limit_namespaces = configuration.auto_cpu_limit_namespace_label_selector;
-        this.even_parity = kubevirt.metadata.annotations.contains_key(EVEN_PARITY);
+        this.even_parity = kubevirt.metadata.annotations.contains_key(EVEN_PARITY_ANNOTATION);
         Ok(this)
     }
 }

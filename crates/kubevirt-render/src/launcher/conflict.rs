@@ -47,88 +47,105 @@ fn first_conflict<const N: usize>(conflicts: [(&'static str, bool); N]) -> Optio
 }
 
 /// Returns the conflicting scheduling field (`applyNodeSelector`, `applySchedulerName`).
-fn scheduling_conflict(spec: &Spec, from: &Instancetype) -> Option<&'static str> {
+fn scheduling_conflict(spec: &Spec, instancetype: &Instancetype) -> Option<&'static str> {
     first_conflict([
-        ("nodeSelector", from.node_selector.is_some() && !spec.node_selector.is_empty()),
-        ("schedulerName", !from.scheduler_name.is_empty() && !spec.scheduler_name.is_empty()),
+        ("nodeSelector", instancetype.node_selector.is_some() && !spec.node_selector.is_empty()),
+        (
+            "schedulerName",
+            !instancetype.scheduler_name.is_empty() && !spec.scheduler_name.is_empty(),
+        ),
     ])
 }
 
 /// Returns the conflicting CPU field (`validateCPU`). The CPU request, the CPU limit and the topology conflict with
 /// every instance type.
-fn cpu_conflict(spec: &Spec, from: &Instancetype) -> Option<&'static str> {
+fn cpu_conflict(spec: &Spec, instancetype: &Instancetype) -> Option<&'static str> {
     let none = Cpu::default();
     let cpu = spec.domain.cpu.as_ref().unwrap_or(&none);
     let resources = &spec.domain.resources;
-    let from = &from.cpu;
+    let instancetype_cpu = &instancetype.cpu;
     first_conflict([
         ("domain.resources.requests.cpu", resources.requests.contains_key("cpu")),
         ("domain.resources.limits.cpu", resources.limits.contains_key("cpu")),
         ("domain.cpu.sockets", cpu.sockets != 0),
         ("domain.cpu.cores", cpu.cores != 0),
         ("domain.cpu.threads", cpu.threads != 0),
-        ("domain.cpu.model", !cpu.model.is_empty() && from.model.is_some()),
+        ("domain.cpu.model", !cpu.model.is_empty() && instancetype_cpu.model.is_some()),
         (
             // The field of the machine is `dedicatedCpuPlacement`.
             "domain.cpu.dedicatedCPUPlacement",
-            cpu.dedicated_cpu_placement && from.dedicated_cpu_placement.is_some(),
+            cpu.dedicated_cpu_placement && instancetype_cpu.dedicated_cpu_placement.is_some(),
         ),
         (
             "domain.cpu.isolateEmulatorThread",
-            cpu.isolate_emulator_thread && from.isolate_emulator_thread.is_some(),
+            cpu.isolate_emulator_thread && instancetype_cpu.isolate_emulator_thread.is_some(),
         ),
-        ("domain.cpu.numa", cpu.numa.is_some() && from.numa.is_some()),
-        ("domain.cpu.realtime", cpu.realtime.is_some() && from.realtime.is_some()),
+        ("domain.cpu.numa", cpu.numa.is_some() && instancetype_cpu.numa.is_some()),
+        ("domain.cpu.realtime", cpu.realtime.is_some() && instancetype_cpu.realtime.is_some()),
     ])
 }
 
 /// Returns the conflicting memory field (`validateMemory`). Before 1.7, `applyMemory` rejected every machine with
 /// `domain.memory`, even if the field was empty.
-fn memory_conflict(spec: &Spec, from: &Instancetype, version: Version) -> Option<&'static str> {
+fn memory_conflict(
+    spec: &Spec,
+    instancetype: &Instancetype,
+    version: Version,
+) -> Option<&'static str> {
     let (memory, resources) = (&spec.domain.memory, &spec.domain.resources);
-    let from = &from.memory;
+    let instancetype_memory = &instancetype.memory;
     let is_compared = version.is_at_least(7, 0);
     first_conflict([
         ("domain.memory", !is_compared && memory.is_set),
         ("domain.memory.guest", memory.guest.is_some()),
-        ("domain.memory.hugepages", memory.hugepages.is_some() && from.hugepages.is_some()),
-        ("domain.memory.maxGuest", memory.max_guest.is_some() && from.max_guest.is_some()),
+        (
+            "domain.memory.hugepages",
+            memory.hugepages.is_some() && instancetype_memory.hugepages.is_some(),
+        ),
+        (
+            "domain.memory.maxGuest",
+            memory.max_guest.is_some() && instancetype_memory.max_guest.is_some(),
+        ),
         ("domain.resources.requests.memory", resources.requests.contains_key("memory")),
         ("domain.resources.limits.memory", resources.limits.contains_key("memory")),
     ])
 }
 
 /// Returns the conflicting field about I/O threads (`applyIOThreads` since 1.7, `applyIOThreadPolicy`).
-fn thread_conflict(spec: &Spec, from: &Instancetype, version: Version) -> Option<&'static str> {
+fn thread_conflict(
+    spec: &Spec,
+    instancetype: &Instancetype,
+    version: Version,
+) -> Option<&'static str> {
     let domain = &spec.domain;
     let sets_pool_threads = |threads: &IoThreads| threads.supplemental_pool_thread_count.is_some();
     first_conflict([
         (
             "domain.ioThreads.supplementalPoolThreadCount",
             version.is_at_least(7, 0)
-                && sets_pool_threads(&from.io_threads)
+                && sets_pool_threads(&instancetype.io_threads)
                 && sets_pool_threads(&domain.io_threads),
         ),
         (
             "domain.ioThreadsPolicy",
-            from.io_threads_policy.is_some() && domain.io_threads_policy.is_some(),
+            instancetype.io_threads_policy.is_some() && domain.io_threads_policy.is_some(),
         ),
     ])
 }
 
 /// Returns the conflicting field about devices or launch security (`applyLaunchSecurity`, `applyGPUs`,
 /// `applyHostDevices`).
-fn device_conflict(spec: &Spec, from: &Instancetype) -> Option<&'static str> {
+fn device_conflict(spec: &Spec, instancetype: &Instancetype) -> Option<&'static str> {
     let (domain, devices) = (&spec.domain, &spec.domain.devices);
     first_conflict([
         (
             "domain.launchSecurity",
-            from.launch_security.is_some() && domain.launch_security.is_some(),
+            instancetype.launch_security.is_some() && domain.launch_security.is_some(),
         ),
-        ("domain.devices.gpus", !from.gpus.is_empty() && !devices.gpus.is_empty()),
+        ("domain.devices.gpus", !instancetype.gpus.is_empty() && !devices.gpus.is_empty()),
         (
             "domain.devices.hostDevices",
-            !from.host_devices.is_empty() && !devices.host_devices.is_empty(),
+            !instancetype.host_devices.is_empty() && !devices.host_devices.is_empty(),
         ),
     ])
 }

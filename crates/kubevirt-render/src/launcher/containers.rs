@@ -45,32 +45,32 @@ const fn amounts(cpu: [&'static str; 2], memory: [&'static str; 2]) -> [Amount; 
 }
 
 /// Amounts for the console log container (`resourcesForSerialConsoleLogContainer`).
-const CONSOLE: [Amount; 2] = amounts(["5m", "15m"], ["35M", "60M"]);
+const CONSOLE_AMOUNTS: [Amount; 2] = amounts(["5m", "15m"], ["35M", "60M"]);
 /// Amounts for container disks (`getMinimalInitContainerDiskResources`).
-const DISK: [Amount; 2] = amounts(["1m", "10m"], ["1M", "40M"]);
+const DISK_AMOUNTS: [Amount; 2] = amounts(["1m", "10m"], ["1M", "40M"]);
 /// Amounts for the init container with the disk binary (`initContainerMinimalRequests` and
 /// `initContainerMinimalLimits`).
-const DISK_BINARY: [Amount; 2] = amounts(["10m", "100m"], ["1M", "40M"]);
+const DISK_BINARY_AMOUNTS: [Amount; 2] = amounts(["10m", "100m"], ["1M", "40M"]);
 /// Amounts for the init container with the disk binary if the CPUs are dedicated
 /// (`initContainerDedicatedCPURequiredResources`).
-const DISK_BINARY_PINNED: [Amount; 2] = amounts(["10m", "10m"], ["1M", "40M"]);
+const PINNED_DISK_BINARY_AMOUNTS: [Amount; 2] = amounts(["10m", "10m"], ["1M", "40M"]);
 /// Amounts for virtiofs containers (`ResourcesForVirtioFSContainer`).
-const VIRTIOFS: [Amount; 2] = amounts(["10m", "100m"], ["1M", "80M"]);
+const VIRTIOFS_AMOUNTS: [Amount; 2] = amounts(["10m", "100m"], ["1M", "80M"]);
 /// Amounts for hook sidecars without dedicated CPUs (`sidecarResources`): no default requests and limits.
-const HOOK: [Amount; 2] = [
+const HOOK_AMOUNTS: [Amount; 2] = [
     Amount { name: "cpu", request: None, limit: None },
     Amount { name: "memory", request: None, limit: None },
 ];
 /// Amounts for hook sidecars with dedicated CPUs (`sidecarResources`).
-const HOOK_PINNED: [Amount; 2] = amounts(["200m", "200m"], ["64M", "64M"]);
+const PINNED_HOOK_AMOUNTS: [Amount; 2] = amounts(["200m", "200m"], ["64M", "64M"]);
 
 /// Properties of the machine and the configuration that affect all containers.
-struct Renderer<'a> {
+struct ContainerRenderer<'a> {
     configuration: &'a Configuration,
-    pinned: bool,
+    is_pinned: bool,
 }
 
-impl Renderer<'_> {
+impl ContainerRenderer<'_> {
     /// Renders a container. `kind` is its type in `supportContainerResources`, which overrides the default amounts
     /// `default_amounts`.
     fn container(&self, name: String, kind: &str, default_amounts: [Amount; 2]) -> ContainerSpec {
@@ -81,7 +81,7 @@ impl Renderer<'_> {
                 |is_limit| self.configuration.support_container_amount(kind, is_limit, name);
             let limit = configured(true).or_else(|| parse(limit));
             let request = configured(false).or_else(|| parse(request));
-            let request = if self.pinned { limit } else { request };
+            let request = if self.is_pinned { limit } else { request };
             limits.extend(limit.map(|limit| (name.to_owned(), limit)));
             requests.extend(request.map(|request| (name.to_owned(), request)));
         }
@@ -89,7 +89,7 @@ impl Renderer<'_> {
     }
 
     fn disk(&self, name: String) -> ContainerSpec {
-        let mut container = self.container(name, "container-disk", DISK);
+        let mut container = self.container(name, "container-disk", DISK_AMOUNTS);
         if let Ok(storage) = "50M".parse() {
             container.requests.insert("ephemeral-storage".to_owned(), storage);
         }
@@ -108,7 +108,7 @@ pub(super) fn other_containers(
     configuration: &Configuration,
 ) -> Result<OtherContainers, Invalid> {
     let (spec, version) = (&machine.spec, configuration.version);
-    let renderer = Renderer { configuration, pinned: is_pinned(spec, version) };
+    let renderer = ContainerRenderer { configuration, is_pinned: is_pinned(spec, version) };
     let (mut init, mut concurrent) = (Vec::new(), Vec::new());
 
     let has_kernel_boot = spec.domain.firmware.kernel_boot.container.is_some();
@@ -127,16 +127,16 @@ pub(super) fn other_containers(
         // For a container path (`containerPath` of a volume), another webhook adds the containers.
         if filesystems.contains(&volume.name) && volume.container_path.is_none() {
             let name = format!("virtiofs-{}", volume.name);
-            concurrent.push(renderer.container(name, "virtiofs", VIRTIOFS));
+            concurrent.push(renderer.container(name, "virtiofs", VIRTIOFS_AMOUNTS));
         }
     }
     if logs_console(machine, configuration) {
         let name = "guest-console-log".to_owned();
-        let mut log = renderer.container(name, "guest-console-log", CONSOLE);
+        let mut log = renderer.container(name, "guest-console-log", CONSOLE_AMOUNTS);
         log.is_sidecar = version.is_at_least(6, 0);
         if log.is_sidecar { init.push(log) } else { concurrent.push(log) }
     }
-    let hook = if renderer.pinned { HOOK_PINNED } else { HOOK };
+    let hook = if renderer.is_pinned { PINNED_HOOK_AMOUNTS } else { HOOK_AMOUNTS };
     let hooks = hook_sidecar_count(machine, configuration)?;
     concurrent.extend(
         (0..hooks).map(|i| renderer.container(format!("hook-sidecar-{i}"), "sidecar", hook)),
@@ -148,7 +148,8 @@ pub(super) fn other_containers(
             init.extend(disks.into_iter().map(|name| renderer.disk(name)));
         }
     } else if !disks.is_empty() {
-        let default_amounts = if renderer.pinned { DISK_BINARY_PINNED } else { DISK_BINARY };
+        let default_amounts =
+            if renderer.is_pinned { PINNED_DISK_BINARY_AMOUNTS } else { DISK_BINARY_AMOUNTS };
         init.push(renderer.container(
             "container-disk-binary".to_owned(),
             "container-disk",
@@ -175,7 +176,7 @@ fn logs_console(machine: &Machine, configuration: &Configuration) -> bool {
 }
 
 #[derive(Deserialize)]
-struct Hook {
+struct HookSidecar {
     #[serde(rename = "image")]
     _image: Option<String>,
     #[serde(rename = "configMap")]
@@ -190,7 +191,7 @@ fn hook_sidecar_count(machine: &Machine, configuration: &Configuration) -> Resul
     let listed = machine
         .annotations
         .get(HOOK_SIDECARS_ANNOTATION)
-        .map(|text| serde_json::from_str::<Vec<Hook>>(text));
+        .map(|text| serde_json::from_str::<Vec<HookSidecar>>(text));
     let listed = listed.transpose().map_err(|error| {
         let template = machine.spec_path.trim_end_matches(".spec").trim_end_matches("spec");
         let path_prefix = if template.is_empty() { String::new() } else { format!("{template}.") };

@@ -1,7 +1,7 @@
 //! Defaults that `KubeVirt`'s webhook sets in a VirtualMachineInstance (`pkg/defaults`, `ApplyNewVMIMutations`).
 
 use super::compute::set_missing_memory_request;
-use super::configuration::{Configuration, EVEN_PARITY};
+use super::configuration::{Configuration, EVEN_PARITY_ANNOTATION};
 use super::gate::Gate;
 use super::machine::Machine;
 use super::spec::{CpuFeature, Hyperv, Interface, Spec, amount};
@@ -54,7 +54,7 @@ pub(super) fn apply(machine: &mut Machine, configuration: &Configuration) {
     }
     let parity = configuration.even_parity && configuration.is_gate_enabled(Gate::AlignCpus);
     if cpu.isolate_emulator_thread && parity {
-        machine.annotations.insert(EVEN_PARITY.to_owned(), String::new());
+        machine.annotations.insert(EVEN_PARITY_ANNOTATION.to_owned(), String::new());
     }
     if let Some(hyperv) = &mut spec.domain.features.hyperv {
         enable_required_enlightenments(hyperv);

@@ -100,10 +100,11 @@ impl ExistingPod {
         )?;
         let containers = read_containers("containers", &spec.containers, false)?;
         let overhead = amounts(&qualified_name, "spec.overhead", spec.overhead.as_ref())?;
-        let (overhead, runtime_storage) = amounts::resources(&overhead).map_err(|error| {
-            let field = format!("spec.overhead.{}", error.field);
-            Invalid::new(&qualified_name, field, error.problem.to_string())
-        })?;
+        let (overhead, runtime_storage) =
+            amounts::convert_resources(&overhead).map_err(|error| {
+                let field = format!("spec.overhead.{}", error.field);
+                Invalid::new(&qualified_name, field, error.problem.to_string())
+            })?;
         let mut pod = Pod { uid: kubelet_uid(pod), init_containers, containers, overhead };
         if let Some(resources) = &spec.resources {
             let requests =
@@ -111,7 +112,7 @@ impl ExistingPod {
             let limits =
                 amounts(&qualified_name, "spec.resources.limits", resources.limits.as_ref())?;
             let (pod_resources, _) =
-                amounts::container("", requests, &limits).map_err(|error| {
+                amounts::convert_container("", requests, &limits).map_err(|error| {
                     let field = format!("spec.resources.{}", error.field);
                     Invalid::new(&qualified_name, field, error.problem.to_string())
                 })?;
@@ -217,8 +218,8 @@ fn read_container(
     };
     let requests = read("requests", resources.and_then(|it| it.requests.as_ref()))?;
     let limits = read("limits", resources.and_then(|it| it.limits.as_ref()))?;
-    let (mut read, storage) =
-        amounts::container(&container.name, requests, &limits).map_err(|error| {
+    let (mut read, storage) = amounts::convert_container(&container.name, requests, &limits)
+        .map_err(|error| {
             Invalid::new(
                 qualified_name,
                 format!("{path}.{}", error.field),

@@ -94,13 +94,13 @@ fn look_up<'a, T>(
 /// Returns an error if the machine sets a field that the instance type sets, or if the instance type is malformed.
 pub(super) fn apply(
     machine: &mut Machine,
-    from: &Instancetype,
+    instancetype: &Instancetype,
     preference: Option<&Preference>,
     version: Version,
 ) -> Result<(), Invalid> {
-    let [cores, sockets, threads] = topology(from.cpu.guest, preference)
+    let [cores, sockets, threads] = topology(instancetype.cpu.guest, preference)
         .map_err(|error| Invalid::new(&machine.object, error.field(), error.to_string()))?;
-    conflict::check(machine, from, version)?;
+    conflict::check(machine, instancetype, version)?;
     let wrong = |field: &str, message: &str| {
         Invalid::new(
             &machine.object,
@@ -108,56 +108,60 @@ pub(super) fn apply(
             format!("{field} of the instance type {message}"),
         )
     };
-    if from.cpu.guest == 0 {
+    if instancetype.cpu.guest == 0 {
         return Err(wrong("cpu.guest", "must be at least 1"));
     }
-    if from.memory.guest <= Quantity::ZERO {
+    if instancetype.memory.guest <= Quantity::ZERO {
         return Err(wrong("memory.guest", "must be greater than 0"));
     }
-    if from.memory.overcommit_percent > 100 {
+    if instancetype.memory.overcommit_percent > 100 {
         return Err(wrong("memory.overcommitPercent", "must be at most 100"));
     }
     let spec = &mut machine.spec;
-    if let Some(selector) = &from.node_selector {
+    if let Some(selector) = &instancetype.node_selector {
         spec.node_selector.clone_from(selector);
     }
-    if !from.scheduler_name.is_empty() {
-        spec.scheduler_name.clone_from(&from.scheduler_name);
+    if !instancetype.scheduler_name.is_empty() {
+        spec.scheduler_name.clone_from(&instancetype.scheduler_name);
     }
     let domain = &mut spec.domain;
     let cpu = domain.cpu.get_or_insert_default();
     (cpu.cores, cpu.sockets, cpu.threads) = (cores, sockets, threads);
-    if let Some(model) = &from.cpu.model {
+    if let Some(model) = &instancetype.cpu.model {
         cpu.model.clone_from(model);
     }
     cpu.dedicated_cpu_placement =
-        from.cpu.dedicated_cpu_placement.unwrap_or(cpu.dedicated_cpu_placement);
+        instancetype.cpu.dedicated_cpu_placement.unwrap_or(cpu.dedicated_cpu_placement);
     cpu.isolate_emulator_thread =
-        from.cpu.isolate_emulator_thread.unwrap_or(cpu.isolate_emulator_thread);
-    cpu.numa = from.cpu.numa.or(cpu.numa);
-    cpu.realtime = from.cpu.realtime.or(cpu.realtime);
-    domain.memory.guest = Some(from.memory.guest);
-    if from.memory.overcommit_percent > 0 {
-        domain.resources.requests.insert("memory".to_owned(), overcommitted_memory(&from.memory));
+        instancetype.cpu.isolate_emulator_thread.unwrap_or(cpu.isolate_emulator_thread);
+    cpu.numa = instancetype.cpu.numa.or(cpu.numa);
+    cpu.realtime = instancetype.cpu.realtime.or(cpu.realtime);
+    domain.memory.guest = Some(instancetype.memory.guest);
+    if instancetype.memory.overcommit_percent > 0 {
+        domain
+            .resources
+            .requests
+            .insert("memory".to_owned(), overcommitted_memory(&instancetype.memory));
     }
-    if from.memory.hugepages.is_some() {
-        domain.memory.hugepages.clone_from(&from.memory.hugepages);
+    if instancetype.memory.hugepages.is_some() {
+        domain.memory.hugepages.clone_from(&instancetype.memory.hugepages);
     }
     // `applyIOThreads` exists since 1.7.
-    if version.is_at_least(7, 0) && from.io_threads.supplemental_pool_thread_count.is_some() {
-        domain.io_threads = from.io_threads;
+    if version.is_at_least(7, 0) && instancetype.io_threads.supplemental_pool_thread_count.is_some()
+    {
+        domain.io_threads = instancetype.io_threads;
     }
-    if from.io_threads_policy.is_some() {
-        domain.io_threads_policy.clone_from(&from.io_threads_policy);
+    if instancetype.io_threads_policy.is_some() {
+        domain.io_threads_policy.clone_from(&instancetype.io_threads_policy);
     }
-    domain.launch_security = from.launch_security.or(domain.launch_security);
-    if !from.gpus.is_empty() {
-        domain.devices.gpus.clone_from(&from.gpus);
+    domain.launch_security = instancetype.launch_security.or(domain.launch_security);
+    if !instancetype.gpus.is_empty() {
+        domain.devices.gpus.clone_from(&instancetype.gpus);
     }
-    if !from.host_devices.is_empty() {
-        domain.devices.host_devices.clone_from(&from.host_devices);
+    if !instancetype.host_devices.is_empty() {
+        domain.devices.host_devices.clone_from(&instancetype.host_devices);
     }
-    for (key, value) in &from.annotations {
+    for (key, value) in &instancetype.annotations {
         machine.annotations.entry(key.clone()).or_insert_with(|| value.clone());
     }
     Ok(())

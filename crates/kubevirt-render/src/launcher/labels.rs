@@ -14,7 +14,7 @@ const MAX_LENGTH: usize = 63;
 const HASH_LENGTH: usize = 8;
 
 /// Returns the labels of the pod.
-pub(super) fn labels(machine: &Machine, version: Version) -> BTreeMap<String, String> {
+pub(super) fn pod_labels(machine: &Machine, version: Version) -> BTreeMap<String, String> {
     let mut labels = machine.labels.clone();
     labels.insert("kubevirt.io".to_owned(), "virt-launcher".to_owned());
     labels.extend(machine.uid.clone().map(|uid| ("kubevirt.io/created-by".to_owned(), uid)));

@@ -10,14 +10,14 @@ use std::collections::BTreeMap;
 use berth_kubelet_admission::pod::Pod;
 use serde::Deserialize;
 
-use super::annotations::{DEFAULT_NETWORK, NETWORKS};
+use super::annotations::{DEFAULT_NETWORK_ANNOTATION, NETWORKS_ANNOTATION};
 use super::namespace::split_network_name;
 
 /// Maximum length of an annotation that is read. A user can set the annotation of any pod, and the networks of a
 /// launcher pod never need a longer annotation.
 const MAX_ANNOTATION_BYTES: usize = 16 * 1024;
 
-/// An entry of [`NETWORKS`], with the fields that identify the NetworkAttachmentDefinition.
+/// An entry of [`NETWORKS_ANNOTATION`], with the fields that identify the NetworkAttachmentDefinition.
 #[derive(Deserialize)]
 struct Selection {
     name: String,
@@ -37,8 +37,8 @@ pub(super) fn attached_networks(
         let text = annotations.get(key).map(|text| text.trim());
         text.filter(|text| text.len() <= MAX_ANNOTATION_BYTES).unwrap_or_default()
     };
-    let mut networks = parse_selections(namespace, text(NETWORKS));
-    networks.extend(parse_selections(namespace, text(DEFAULT_NETWORK)));
+    let mut networks = parse_selections(namespace, text(NETWORKS_ANNOTATION));
+    networks.extend(parse_selections(namespace, text(DEFAULT_NETWORK_ANNOTATION)));
     networks
 }
 
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     fn networks(annotation: &str) -> Vec<String> {
-        attached_networks("own", &[(NETWORKS.to_owned(), annotation.to_owned())].into())
+        attached_networks("own", &[(NETWORKS_ANNOTATION.to_owned(), annotation.to_owned())].into())
     }
 
     #[test]
@@ -110,7 +110,7 @@ mod tests {
             assert_eq!(networks(malformed), [""; 0], "{malformed}");
         }
         assert_eq!(networks(&"a,".repeat(MAX_ANNOTATION_BYTES)), [""; 0], "too long");
-        let default = [(DEFAULT_NETWORK.to_owned(), "red/a".to_owned())];
+        let default = [(DEFAULT_NETWORK_ANNOTATION.to_owned(), "red/a".to_owned())];
         assert_eq!(attached_networks("own", &default.into()), ["red/a"]);
     }
 

@@ -12,7 +12,7 @@ use super::version::Version;
 const MIB: u64 = 1 << 20;
 
 /// Returns the memory overhead of a machine's launcher pod.
-pub(super) fn memory(spec: &Spec, configuration: &Configuration) -> Quantity {
+pub(super) fn memory_overhead(spec: &Spec, configuration: &Configuration) -> Quantity {
     let version = configuration.version;
     // Since 1.5.3, the ratio also applies to the overhead of dedicated CPUs.
     let pinned = if is_pinned(spec, version) { mib(100) } else { Quantity::ZERO };

@@ -118,7 +118,7 @@ pub(super) fn render(
         );
         return Err(machine.invalid("domain.ioThreads", message));
     }
-    let overhead = overhead::memory(spec, configuration);
+    let overhead = overhead::memory_overhead(spec, configuration);
     let compute = compute::render(machine, configuration, objects, overhead)?;
     let others = containers::other_containers(machine, configuration)?;
 
@@ -126,7 +126,8 @@ pub(super) fn render(
         machine.invalid(&format!("domain.resources.{}", error.field), error.problem.to_string())
     };
     let (compute, mut storage) =
-        amounts::container("compute", compute.requests, &compute.limits).map_err(invalid)?;
+        amounts::convert_container("compute", compute.requests, &compute.limits)
+            .map_err(invalid)?;
     let mut pod = Pod { containers: vec![compute], ..Pod::default() };
     let mut init_storage = 0;
     for (list, target, is_init) in [
@@ -135,12 +136,14 @@ pub(super) fn render(
     ] {
         for spec in list {
             let name = spec.name;
-            let (mut container, disk) = amounts::container(&name, spec.requests, &spec.limits)
-                .map_err(|error| {
-                    let field =
-                        format!("spec.configuration.supportContainerResources.{}", error.field);
-                    Invalid::new("KubeVirt", field, error.problem.to_string())
-                })?;
+            let (mut container, disk) =
+                amounts::convert_container(&name, spec.requests, &spec.limits).map_err(
+                    |error| {
+                        let field =
+                            format!("spec.configuration.supportContainerResources.{}", error.field);
+                        Invalid::new("KubeVirt", field, error.problem.to_string())
+                    },
+                )?;
             container.is_sidecar = spec.is_sidecar;
             target.push(container);
             // Init containers that are not sidecars run one after the other, before the other containers.
@@ -172,9 +175,9 @@ pub(super) fn render(
         is_dedicated: cpu.dedicated_cpu_placement,
         numa_passthrough: cpu.numa.is_some_and(|numa| numa.guest_mapping_passthrough.is_some()),
         namespace: machine.namespace.clone(),
-        labels: labels::labels(machine, version),
-        annotations: annotations::annotations(machine, configuration),
-        node_selector: selector::labels(machine, configuration, objects),
+        labels: labels::pod_labels(machine, version),
+        annotations: annotations::pod_annotations(machine, configuration),
+        node_selector: selector::required_labels(machine, configuration, objects),
         affinity: selector::affinity(machine, configuration),
         tolerations: spec.tolerations.clone(),
         spread: spec.topology_spread_constraints.clone(),

@@ -16,7 +16,7 @@ use super::spec::{Cpu, Spec};
 const ARCHITECTURE: &str = "kubernetes.io/arch";
 
 /// Returns the labels that the pod's node selector requires.
-pub(super) fn labels(
+pub(super) fn required_labels(
     machine: &Machine,
     configuration: &Configuration,
     objects: &ClusterObjects,

@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parses_releases() {
+    fn releases_are_parsed() {
         for (text, read) in [
             ("v1.9.0", Version::NEWEST),
             ("1.9", Version::NEWEST),

@@ -148,7 +148,7 @@ impl ExistingVm {
     /// Returns true if the VirtualMachine belongs to `owner`.
     #[must_use]
     pub fn is_owned_by(&self, owner: &DeploymentOwner) -> bool {
-        self.is_owner(owner) == Some(true)
+        self.matches_owner(owner) == Some(true)
     }
 
     /// Returns true if the VirtualMachine has a removal mark.
@@ -210,7 +210,7 @@ impl ExistingVm {
     /// Returns true if the VirtualMachine belongs to `owner`, false if it belongs to another owner, and `None` if it
     /// has no owner. If owner and VirtualMachine are in different namespaces, an annotation replaces the owner
     /// reference.
-    fn is_owner(&self, owner: &DeploymentOwner) -> Option<bool> {
+    fn matches_owner(&self, owner: &DeploymentOwner) -> Option<bool> {
         let annotated = self.annotations.get(names::MACHINE_DEPLOYMENT_UID_ANNOTATION);
         match (&self.controller_uid, annotated) {
             (Some(uid), _) => Some(*uid == owner.uid),
@@ -242,7 +242,7 @@ pub fn compute_steps(
         machines.iter().filter(|vm| vm.labels.get("md") == Some(&deployment.metadata.name));
     let (mut adopt, mut owned) = (Vec::new(), Vec::new());
     for vm in labelled_vms {
-        let is_owned = vm.is_owner(owner);
+        let is_owned = vm.matches_owner(owner);
         if is_owned == Some(false) || (is_owned.is_none() && vm.is_deleting) {
             continue;
         }

@@ -4,7 +4,7 @@ use super::*;
 
 /// Covers "`GetMemoryOverhead` calculation" of hypervisorbackend_test.go.
 #[test]
-fn overhead_equals_kubevirts() {
+fn overhead_equals_that_of_kubevirt() {
     let base = json!({"domain": {"resources": {"requests": {"memory": "1Gi"}}}});
     let exec = json!({"exec": {"command": ["true"]}});
     let resources = |it: Value| json!({"domain": {"resources": it}});
@@ -38,7 +38,7 @@ fn overhead_equals_kubevirts() {
         ),
         (json!({"domain": {"memory": {"reservedOverhead": {"addedOverhead": "0"}}}}), 290),
     ] {
-        let launcher = rendered(merge(base.clone(), more.clone()), &release("main"));
+        let launcher = render_spec(merge(base.clone(), more.clone()), &configuration_of("main"));
         assert_eq!(launcher.memory_overhead, mib * MIB, "{more}");
     }
 }
@@ -61,7 +61,7 @@ fn overhead_changed_with_releases() {
         ("v1.3.0", 244),
     ] {
         assert_eq!(
-            rendered(base.clone(), &release(version)).memory_overhead,
+            render_spec(base.clone(), &configuration_of(version)).memory_overhead,
             mib * MIB,
             "{version}"
         );
@@ -70,27 +70,28 @@ fn overhead_changed_with_releases() {
 
 /// Covers "the additionalOverheadRatio is provided": 290Mi are rounded to 304,088 thousands of bytes.
 #[test]
-fn overhead_is_multiplied_in_thousands() {
+fn overhead_is_multiplied_in_thousands_of_bytes() {
     let base = json!({"domain": {"resources": {"requests": {"memory": "1Gi"}}}});
     for (ratio, bytes) in
         [(3.2, 973_080_040), (2.332, 709_132_040), (1.234, 375_243_040), (1.0, 304_087_040)]
     {
-        let configuration = Configuration { overhead_ratio: Some(ratio), ..release("main") };
-        assert_eq!(rendered(base.clone(), &configuration).memory_overhead, bytes, "{ratio}");
+        let configuration =
+            Configuration { overhead_ratio: Some(ratio), ..configuration_of("main") };
+        assert_eq!(render_spec(base.clone(), &configuration).memory_overhead, bytes, "{ratio}");
     }
     // Up to 1.5.2, the ratio did not apply to the overhead of dedicated CPUs.
     let pinned =
         merge(base, json!({"domain": {"cpu": {"cores": 1, "dedicatedCpuPlacement": true}}}));
-    let twice = |version| Configuration { overhead_ratio: Some(2.0), ..release(version) };
+    let twice = |version| Configuration { overhead_ratio: Some(2.0), ..configuration_of(version) };
     let [old, new] =
-        ["v1.5.2", "v1.5.3"].map(|v| rendered(pinned.clone(), &twice(v)).memory_overhead);
+        ["v1.5.2", "v1.5.3"].map(|v| render_spec(pinned.clone(), &twice(v)).memory_overhead);
     assert!(new - old > 99 * MIB && new - old < 101 * MIB, "{old} {new}");
 }
 
 /// Covers "should add ... to the container" of template_test.go. Expected values are in bytes, or in megabytes that
 /// are rounded up.
 #[test]
-fn memory_equals_kubevirts() {
+fn memory_equals_that_of_kubevirt() {
     let given = |request: &str, limit: &str| {
         json!({"domain": {"resources": {
             "requests": {"cpu": "1m", "memory": request}, "limits": {"cpu": "2m", "memory": limit}}}})
@@ -102,11 +103,11 @@ fn memory_equals_kubevirts() {
         ("v1.5.3", "amd64", 1_266_194_277, 2_266_194_277),
     ] {
         let spec = merge(given("1G", "2G"), json!({"architecture": architecture}));
-        let container = compute(spec.clone(), &release(version));
+        let container = compute(spec.clone(), &configuration_of(version));
         assert_eq!((container.requests.memory, container.limits.memory), (request, limit));
         assert_eq!((container.requests.cpu_millis, container.limits.cpu_millis), (1, 2));
         let overcommitted = json!({"domain": {"resources": {"overcommitGuestOverhead": true}}});
-        let container = compute(merge(spec, overcommitted), &release(version));
+        let container = compute(merge(spec, overcommitted), &configuration_of(version));
         assert_eq!((container.requests.memory, container.limits.memory), (1_000_000_000, limit));
     }
     for (architecture, graphics, millions) in [
@@ -119,7 +120,7 @@ fn memory_equals_kubevirts() {
         let spec = json!({"architecture": architecture, "domain": {
             "cpu": {"cores": 3}, "devices": {"autoattachGraphicsDevice": graphics},
             "resources": {"requests": {"cpu": "1m", "memory": "64M"}}}});
-        let container = compute(spec, &release("main"));
+        let container = compute(spec, &configuration_of("main"));
         assert_eq!(container.requests.memory.div_ceil(1_000_000), millions);
         assert_eq!((container.limits.memory, container.requests.cpu_millis), (0, 1));
     }
@@ -137,14 +138,14 @@ fn hugepages_back_the_guests_memory() {
                 "resources": {"requests": {"memory": memory}, "limits": {"memory": memory}}}})
         };
         let size = size.parse().unwrap();
-        let container = compute(spec("64M"), &release("main"));
+        let container = compute(spec("64M"), &configuration_of("main"));
         assert_eq!(container.requests.memory.div_ceil(1_000_000), millions);
         assert_eq!(container.limits.memory, container.requests.memory);
         assert_eq!(container.requests.hugepages[&size], 64_000_000);
         assert_eq!(container.limits.hugepages[&size], 64_000_000);
         // Covers "should account for difference between guest and container requested memory".
         let guest = json!({"domain": {"memory": {"guest": "64M"}}});
-        let container = compute(merge(spec("70M"), guest), &release("main"));
+        let container = compute(merge(spec("70M"), guest), &configuration_of("main"));
         assert_eq!(container.requests.memory.div_ceil(1_000_000), millions + 6);
         assert_eq!(container.limits.memory, container.requests.memory);
         assert_eq!(container.requests.hugepages[&size], 64_000_000);
@@ -167,7 +168,8 @@ fn memory_is_overcommitted_if_only_guest_memory_is_set() {
             .filter(|i| is_chosen(*i))
             .fold(json!({}), |all, i| merge(all, setters[i].clone()));
         let requested = |percent| {
-            let configuration = Configuration { memory_overcommit: percent, ..release("main") };
+            let configuration =
+                Configuration { memory_overcommit: percent, ..configuration_of("main") };
             let container = compute(json!({"domain": domain}), &configuration);
             container.requests.memory + container.requests.hugepages.values().sum::<u64>()
         };
@@ -179,7 +181,7 @@ fn memory_is_overcommitted_if_only_guest_memory_is_set() {
 
 /// Covers "`WithAutoMemoryLimits` option" of renderresources_test.go.
 #[test]
-fn quotas_cause_limits() {
+fn resource_quotas_cause_limits() {
     let spec = json!({"domain": {"resources": {"requests": {"memory": "64M"}}}});
     for (ratio, text) in
         [(2.0, None), (3.2, Some("3.200000")), (2.0, Some("0.5")), (2.0, Some("x"))]
@@ -189,13 +191,14 @@ fn quotas_cause_limits() {
             .map(|text| ("alpha.kubevirt.io/auto-memory-limits-ratio".to_owned(), text.to_owned()));
         objects.namespaces.insert("default".to_owned(), labels.into_iter().collect());
         objects.memory_limited_namespaces.insert("default".to_owned());
-        let launcher = render(&instance(spec.clone()), &release("main"), &objects).unwrap();
+        let launcher =
+            render(&parse_instance(spec.clone()), &configuration_of("main"), &objects).unwrap();
         let request = 64_000_000 + launcher.memory_overhead;
         let limit = launcher.pod.containers[0].limits.memory;
         assert!((limit as f64 - request as f64 * ratio).abs() < 1.0, "{text:?}: {limit}");
         let own =
             merge(spec.clone(), json!({"domain": {"resources": {"limits": {"memory": "64M"}}}}));
-        let launcher = render(&instance(own), &release("main"), &objects).unwrap();
+        let launcher = render(&parse_instance(own), &configuration_of("main"), &objects).unwrap();
         assert_eq!(launcher.pod.containers[0].limits.memory, request);
     }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::configuration::EVEN_PARITY;
+use super::configuration::EVEN_PARITY_ANNOTATION;
 use super::predict::render;
 use super::*;
 use berth_kubelet_admission::pod::Container;
@@ -14,7 +14,7 @@ use berth_kubelet_admission::pod::Container;
 const MIB: u64 = 1 << 20;
 
 /// Parses an instance without defaults, as KubeVirt's tests pass it to the renderer.
-fn instance(spec: Value) -> Machine {
+fn parse_instance(spec: Value) -> Machine {
     let object = json!({
         "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
         "metadata": {"namespace": "default", "name": "testvmi", "uid": "1234"},
@@ -23,16 +23,16 @@ fn instance(spec: Value) -> Machine {
     Machine::read(&object).unwrap().unwrap()
 }
 
-fn release(version: &str) -> Configuration {
+fn configuration_of(version: &str) -> Configuration {
     Configuration { version: version.parse().unwrap(), ..Configuration::default() }
 }
 
-fn rendered(spec: Value, configuration: &Configuration) -> Launcher {
-    render(&instance(spec), configuration, &ClusterObjects::default()).unwrap()
+fn render_spec(spec: Value, configuration: &Configuration) -> Launcher {
+    render(&parse_instance(spec), configuration, &ClusterObjects::default()).unwrap()
 }
 
 fn compute(spec: Value, configuration: &Configuration) -> Container {
-    rendered(spec, configuration).pod.containers.swap_remove(0)
+    render_spec(spec, configuration).pod.containers.swap_remove(0)
 }
 
 /// Merges objects; values of `more` take precedence.
@@ -59,14 +59,16 @@ fn cpus_are_shared_by_the_ratio() {
         if limited {
             objects.cpu_limited_namespaces.insert("default".to_owned());
         }
-        let configuration = Configuration { cpu_allocation_ratio: ratio, ..release("main") };
-        let machine = instance(json!({"domain": {"cpu": {"cores": cores}}}));
+        let configuration =
+            Configuration { cpu_allocation_ratio: ratio, ..configuration_of("main") };
+        let machine = parse_instance(json!({"domain": {"cpu": {"cores": cores}}}));
         let container = &render(&machine, &configuration, &objects).unwrap().pod.containers[0];
         assert_eq!(container.requests.cpu_millis, millis);
         assert_eq!(container.limits.cpu_millis, if limited { 5000 } else { 0 });
     }
     let shared = |cores: u32, ratio| {
-        let configuration = Configuration { cpu_allocation_ratio: ratio, ..release("main") };
+        let configuration =
+            Configuration { cpu_allocation_ratio: ratio, ..configuration_of("main") };
         compute(json!({"domain": {"cpu": {"cores": cores}}}), &configuration).requests.cpu_millis
     };
     assert_eq!((shared(1, 3), shared(4, 3), shared(3, 7)), (334, 1334, 429));
@@ -103,11 +105,12 @@ fn emulator_and_io_threads_need_additional_pinned_cpus() {
             "ioThreads": {"supplementalPoolThreadCount": pool},
             "resources": {"requests": resources, "limits": resources},
         });
-        let mut machine = instance(json!({"domain": merge(domain, policy)}));
+        let mut machine = parse_instance(json!({"domain": merge(domain, policy)}));
         if parity {
-            machine.annotations.insert(EVEN_PARITY.to_owned(), String::new());
+            machine.annotations.insert(EVEN_PARITY_ANNOTATION.to_owned(), String::new());
         }
-        let launcher = render(&machine, &release("main"), &ClusterObjects::default()).unwrap();
+        let launcher =
+            render(&machine, &configuration_of("main"), &ClusterObjects::default()).unwrap();
         let container = &launcher.pod.containers[0];
         assert_eq!(container.limits.cpu_millis, expected * 1000, "{machine:?}");
         assert_eq!(container.requests.cpu_millis, expected * 1000, "{machine:?}");
@@ -120,7 +123,7 @@ fn devices_are_counted() {
     let mut objects = ClusterObjects::default();
     objects.networks.insert("default/net1".to_owned(), "res1".to_owned() + "/vf");
     objects.networks.insert("other/net2".to_owned(), String::new());
-    let machine = instance(json!({
+    let machine = parse_instance(json!({
         "domain": {
             "devices": {
                 "interfaces": [{"name": "a", "sriov": {}, "model": "e1000e"}, {"name": "b", "model": "virtio"}],
@@ -139,7 +142,7 @@ fn devices_are_counted() {
             {"name": "b", "multus": {"networkName": "other/net2"}},
         ],
     }));
-    let mut configuration = release("main");
+    let mut configuration = configuration_of("main");
     configuration.disabled_feature_gates.insert("ExternalNetResourceInjection".to_owned());
     let launcher = render(&machine, &configuration, &objects).unwrap();
     let mut expected: BTreeMap<String, u64> = [
@@ -162,20 +165,20 @@ fn devices_are_counted() {
 
     // By default, another webhook adds the resources of networks since 1.9. The pod that a placement counts
     // nevertheless includes these resources.
-    let launcher = render(&machine, &release("main"), &objects).unwrap();
+    let launcher = render(&machine, &configuration_of("main"), &objects).unwrap();
     let counted = launcher.placement_pod();
     assert_eq!(counted.containers[0].limits.extended, expected);
     assert_eq!(counted.containers[0].requests.extended, expected);
     expected.remove("res1/vf");
     assert_eq!(launcher.pod.containers[0].limits.extended, expected);
-    assert!(render(&machine, &release("main"), &ClusterObjects::default()).is_ok());
+    assert!(render(&machine, &configuration_of("main"), &ClusterObjects::default()).is_ok());
 
-    let emulated = Configuration { use_emulation: true, ..release("main") };
+    let emulated = Configuration { use_emulation: true, ..configuration_of("main") };
     let bare = json!({"domain": {"devices": {"autoattachPodInterface": false}}});
     assert_eq!(compute(bare.clone(), &emulated).limits.extended, BTreeMap::new());
 
     let mut other =
-        Configuration { hypervisor: Some("hyperv-direct".to_owned()), ..release("main") };
+        Configuration { hypervisor: Some("hyperv-direct".to_owned()), ..configuration_of("main") };
     assert!(compute(bare.clone(), &other).limits.extended.contains_key("devices.kubevirt.io/kvm"));
     other.feature_gates.insert("ConfigurableHypervisor".to_owned());
     let device = ("devices.kubevirt.io/mshv".to_owned(), 1);
@@ -186,7 +189,7 @@ fn devices_are_counted() {
 /// `printf '%s' blue | sha256sum`.
 #[test]
 fn networks_for_multus_are_annotated() {
-    let mut machine = instance(json!({
+    let mut machine = parse_instance(json!({
         "domain": {"devices": {"interfaces": [
             {"name": "gone", "bridge": {}, "state": "absent"},
             {"name": "plugged", "binding": {"name": "plugin"}},
@@ -206,7 +209,7 @@ fn networks_for_multus_are_annotated() {
         ..configuration::Binding::default()
     };
     let bindings = [("plugin".to_owned(), binding)].into();
-    let configuration = Configuration { bindings, ..release("main") };
+    let configuration = Configuration { bindings, ..configuration_of("main") };
     let launcher = render(&machine, &configuration, &ClusterObjects::default()).unwrap();
     let networks = concat!(
         r#"[{"name":"plugin-net","namespace":"default","cni-args":{"logicNetworkName":"plugged"}},"#,
@@ -227,15 +230,15 @@ fn networks_for_multus_are_annotated() {
 fn ephemeral_storage_is_requested() {
     let spec = json!({"domain": {"resources": {
         "requests": {"ephemeral-storage": "30M"}, "limits": {"ephemeral-storage": "80M"}}}});
-    assert_eq!(rendered(spec, &release("main")).ephemeral_storage, 80_000_000);
+    assert_eq!(render_spec(spec, &configuration_of("main")).ephemeral_storage, 80_000_000);
     let spec = json!({"volumes": [{"name": "a", "containerDisk": {}}, {"name": "b", "containerDisk": {}}]});
-    assert_eq!(rendered(spec, &release("v1.8.0")).ephemeral_storage, 150_000_000);
+    assert_eq!(render_spec(spec, &configuration_of("v1.8.0")).ephemeral_storage, 150_000_000);
 }
 
 /// Returns the names of the containers other than `compute`, with their CPU and memory requests and limits in
 /// thousandths and bytes.
 fn other_containers(spec: Value, configuration: &Configuration) -> Vec<(String, [u64; 4])> {
-    let pod = rendered(spec, configuration).pod;
+    let pod = render_spec(spec, configuration).pod;
     let all = pod.init_containers.iter().chain(&pod.containers[1..]);
     all.map(|it| {
         let sidecar = if it.is_sidecar { "+" } else { "" };
@@ -266,7 +269,7 @@ fn other_containers_have_their_requests() {
         ("volumekernel-boot-volume", disk),
         ("virtiofs-fs", [10, M, 100, 80 * M]),
     ]);
-    assert_eq!(other_containers(spec.clone(), &release("v1.8.0")), all);
+    assert_eq!(other_containers(spec.clone(), &configuration_of("v1.8.0")), all);
     // The gate ImageVolume is a beta gate since 1.9, so it is enabled by default.
     let images = named(&[
         ("+guest-console-log", [5, 35 * M, 15, 60 * M]),
@@ -274,10 +277,10 @@ fn other_containers_have_their_requests() {
         ("volumekernel-boot-volume", disk),
         ("virtiofs-fs", [10, M, 100, 80 * M]),
     ]);
-    assert_eq!(other_containers(spec.clone(), &release("v1.9.0")), images);
+    assert_eq!(other_containers(spec.clone(), &configuration_of("v1.9.0")), images);
     let gate_disabled = Configuration {
         disabled_feature_gates: ["ImageVolume".to_owned()].into(),
-        ..release("v1.9.0")
+        ..configuration_of("v1.9.0")
     };
     assert_eq!(other_containers(spec.clone(), &gate_disabled), all);
 
@@ -292,7 +295,7 @@ fn other_containers_have_their_requests() {
         ("virtiofs-fs", [100, 80 * M, 100, 80 * M]),
         ("guest-console-log", [15, 60 * M, 15, 60 * M]),
     ]);
-    assert_eq!(other_containers(pinned, &release("v1.5.3")), old);
+    assert_eq!(other_containers(pinned, &configuration_of("v1.5.3")), old);
 }
 
 /// Covers the table for hook sidecars in template_test.go ("defaults no dedicated cpu, should return no values", ...).
@@ -318,11 +321,11 @@ fn hook_sidecars_follow_the_configuration() {
         (&limits, false, [few[0], few[1], few[0], few[1]]),
         (&limits, true, [few[0], few[1], few[0], few[1]]),
     ] {
-        let mut configuration = release("main");
+        let mut configuration = configuration_of("main");
         configuration.support_containers.insert("sidecar".to_owned(), support.clone());
         configuration.serial_console_log_disabled = true;
         let cpu = json!({"domain": {"cpu": {"cores": 1, "dedicatedCpuPlacement": pinned}}});
-        let mut machine = instance(cpu);
+        let mut machine = parse_instance(cpu);
         let list = r#"[{"image": "some-image:v1", "imagePullPolicy": "IfNotPresent"}]"#;
         machine.annotations.insert("hooks.kubevirt.io/hookSidecars".to_owned(), list.to_owned());
         let pod = render(&machine, &configuration, &ClusterObjects::default()).unwrap().pod;
@@ -348,11 +351,11 @@ fn the_node_selector_is_rendered() {
             "features": {"hyperv": {"synic": {}, "ipi": {"enabled": false}, "relaxed": {}, "evmcs": {}}},
         },
     });
-    let mut configuration = release("main");
+    let mut configuration = configuration_of("main");
     configuration.node_selectors.insert("zone".to_owned(), "cluster".to_owned());
     configuration.feature_gates.insert("HypervStrictCheck".to_owned());
     configuration.tsc_frequency = Some(12345);
-    let launcher = rendered(spec.clone(), &configuration);
+    let launcher = render_spec(spec.clone(), &configuration);
     let mut expected: Vec<_> = [
         "kubevirt.io/schedulable",
         "kubevirt.io/cpumanager",
@@ -374,7 +377,7 @@ fn the_node_selector_is_rendered() {
         expected.push((key.to_owned(), value.to_owned()));
     }
     assert_eq!(launcher.node_selector, expected.into_iter().collect());
-    let old = rendered(spec, &release("v1.7.4")).node_selector;
+    let old = render_spec(spec, &configuration_of("v1.7.4")).node_selector;
     assert!(old.contains_key("cpumanager") && !old.contains_key("kubevirt.io/cpumanager"));
 
     let forbidden = serde_json::to_value(launcher.affinity).unwrap();
@@ -395,7 +398,7 @@ fn nodes_with_an_obsolete_model_are_excluded() {
     for cpu in [json!({}), json!({"model": ""}), json!({"model": "host-model"})] {
         for (own, count) in [(json!(null), 1), (json!({}), 1), (required.clone(), 2)] {
             let spec = json!({"affinity": own, "domain": {"cpu": cpu}});
-            let affinity = rendered(spec, &release("main")).affinity.unwrap();
+            let affinity = render_spec(spec, &configuration_of("main")).affinity.unwrap();
             let required =
                 affinity.node_affinity.unwrap().required_during_scheduling_ignored_during_execution;
             let terms = required.unwrap().node_selector_terms;
@@ -408,5 +411,5 @@ fn nodes_with_an_obsolete_model_are_excluded() {
         }
     }
     let passthrough = json!({"domain": {"cpu": {"model": "host-passthrough"}}});
-    assert_eq!(rendered(passthrough, &release("main")).affinity, None);
+    assert_eq!(render_spec(passthrough, &configuration_of("main")).affinity, None);
 }

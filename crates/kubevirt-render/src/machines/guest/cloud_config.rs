@@ -28,14 +28,14 @@ pub enum MergeError {
     },
 }
 
-const FIELD: &str = "write_files";
+const WRITE_FILES_FIELD: &str = "write_files";
 
 /// Adds a file at the beginning of `write_files`, so that a file of the user with the same path overwrites it.
 pub(super) fn add_file(text: &str, file: &GuestFile) -> Result<String, MergeError> {
     if text.lines().next().unwrap_or_default().trim_end() != "#cloud-config" {
         return Err(MergeError::UnknownFormat);
     }
-    let field_error = |problem| MergeError::Field { field: FIELD, problem };
+    let field_error = |problem| MergeError::Field { field: WRITE_FILES_FIELD, problem };
     let invalid = || MergeError::InvalidFormat("cloud-config");
     let read: Value = serde_saphyr::from_str(text).map_err(|_| invalid())?;
     if !(read.is_object() || read.is_null()) {
@@ -44,7 +44,7 @@ pub(super) fn add_file(text: &str, file: &GuestFile) -> Result<String, MergeErro
     let item = json!({
         "path": file.path, "permissions": format!("{:04o}", file.mode), "content": file.content,
     });
-    let (merged, mut files) = match read.get(FIELD) {
+    let (merged, mut files) = match read.get(WRITE_FILES_FIELD) {
         None => (append_list(text, &item), Vec::new()),
         Some(Value::Null) => (insert_item(text, &item), Vec::new()),
         Some(Value::Array(files)) => (insert_item(text, &item), files.clone()),
@@ -52,7 +52,7 @@ pub(super) fn add_file(text: &str, file: &GuestFile) -> Result<String, MergeErro
     };
     files.insert(0, item);
     let mut expected = if read.is_null() { json!({}) } else { read };
-    expected[FIELD] = files.into();
+    expected[WRITE_FILES_FIELD] = files.into();
     match serde_saphyr::from_str::<Value>(&merged) {
         Ok(reparsed) if reparsed == expected => Ok(merged),
         _ => Err(field_error("must be a block list, with one item per line after `- `")),
@@ -63,7 +63,7 @@ pub(super) fn add_file(text: &str, file: &GuestFile) -> Result<String, MergeErro
 fn append_list(text: &str, item: &Value) -> String {
     let separator = if text.ends_with('\n') { "" } else { "\n" };
     // A JSON object is a valid YAML mapping.
-    format!("{text}{separator}{FIELD}:\n- {item}\n")
+    format!("{text}{separator}{WRITE_FILES_FIELD}:\n- {item}\n")
 }
 
 /// Inserts the item before the first item of the list, or after the key of an empty list, and returns the text.
@@ -80,7 +80,7 @@ fn insert_item(text: &str, item: &Value) -> String {
             is_inserted = true;
         }
         merged.push_str(line);
-        let key_rest = line.strip_prefix(FIELD).map(str::trim_start);
+        let key_rest = line.strip_prefix(WRITE_FILES_FIELD).map(str::trim_start);
         if after_key.is_none() && key_rest.is_some_and(|rest| rest.starts_with(':')) {
             if !line.ends_with('\n') {
                 merged.push('\n');

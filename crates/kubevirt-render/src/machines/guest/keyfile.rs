@@ -6,20 +6,20 @@ use super::guest_file::GuestFile;
 use super::routes::{FURTHER_ROUTE_METRIC, routes};
 use crate::machines::interface_config::InterfaceConfig;
 
-const FOLDER: &str = "/etc/NetworkManager/system-connections";
+const KEYFILE_FOLDER: &str = "/etc/NetworkManager/system-connections";
 /// Permission bits of a keyfile. NetworkManager ignores keyfiles that other users can read.
-const MODE: u32 = 0o600;
+const KEYFILE_MODE: u32 = 0o600;
 
 /// Returns the keyfiles of the interfaces. The profile of the pod network matches every Ethernet device. It has the
 /// lowest priority, so that it does not apply to devices that have another profile.
 pub(super) fn keyfiles(interfaces: &[InterfaceConfig], has_pod_network: bool) -> Vec<GuestFile> {
     let keyfile = |name: &str, content: String| GuestFile {
-        path: format!("{FOLDER}/berth-{name}.nmconnection"),
-        mode: MODE,
+        path: format!("{KEYFILE_FOLDER}/berth-{name}.nmconnection"),
+        mode: KEYFILE_MODE,
         content,
     };
     let mut files: Vec<GuestFile> =
-        interfaces.iter().map(|one| keyfile(&one.name, profile(one))).collect();
+        interfaces.iter().map(|one| keyfile(&one.name, keyfile_content(one))).collect();
     if has_pod_network {
         let pod = "[connection]\nid=berth-default\ntype=ethernet\nautoconnect-priority=-999\nmulti-connect=3\n\n\
                    [ipv4]\nmethod=auto\n\n[ipv6]\nmethod=auto\n";
@@ -28,7 +28,7 @@ pub(super) fn keyfiles(interfaces: &[InterfaceConfig], has_pod_network: bool) ->
     files
 }
 
-fn profile(interface: &InterfaceConfig) -> String {
+fn keyfile_content(interface: &InterfaceConfig) -> String {
     let InterfaceConfig { name, mac, .. } = interface;
     let mut text =
         format!("[connection]\nid=berth-{name}\ntype=ethernet\n\n[ethernet]\nmac-address={mac}\n");

@@ -23,13 +23,14 @@ pub(super) fn machine_env(machine: &GuestMachine<'_>) -> GuestFile {
         ("BERTH_GATEWAY_IPV4", text(gateways().find(IpAddr::is_ipv4))),
         ("BERTH_GATEWAY_IPV6", text(gateways().find(IpAddr::is_ipv6))),
     ];
-    let lines = variables.iter().map(|(name, value)| format!("{name}={}\n", quote(value)));
+    let lines =
+        variables.iter().map(|(name, value)| format!("{name}={}\n", quote_for_shell(value)));
     GuestFile { path: PATH.to_owned(), mode: 0o644, content: lines.collect() }
 }
 
 /// Quotes a value for a shell. Values without special characters stay unquoted, so that systemd's `EnvironmentFile=`
 /// and a shell read the same value.
-fn quote(value: &str) -> String {
+fn quote_for_shell(value: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:/".contains(&byte);
     if value.bytes().all(is_plain) {
         value.to_owned()
@@ -53,7 +54,7 @@ mod tests {
             ("it's", r"'it'\''s'"),
             ("a\nB=c", "'a\nB=c'"),
         ] {
-            assert_eq!(quote(value), quoted);
+            assert_eq!(quote_for_shell(value), quoted);
         }
     }
 }

@@ -26,7 +26,7 @@ pub(super) fn network_data(interfaces: &[InterfaceConfig], has_pod_network: bool
     let mut ethernets = Map::new();
     for interface in interfaces {
         // networkd uses the first file whose pattern matches, so this key sorts before `enp1s0`.
-        ethernets.insert(format!("berth-{}", interface.name), ethernet(interface));
+        ethernets.insert(format!("berth-{}", interface.name), ethernet_entry(interface));
     }
     if has_pod_network {
         ethernets.insert(POD_INTERFACE.to_owned(), json!({"match": {"name": "e*"}, "dhcp4": true}));
@@ -34,7 +34,7 @@ pub(super) fn network_data(interfaces: &[InterfaceConfig], has_pod_network: bool
     format!("{:#}\n", json!({"version": 2, "ethernets": ethernets}))
 }
 
-fn ethernet(interface: &InterfaceConfig) -> Value {
+fn ethernet_entry(interface: &InterfaceConfig) -> Value {
     let mut ethernet = json!({
         "match": {"macaddress": interface.mac.to_string()},
         "set-name": interface.name,

@@ -10,12 +10,12 @@ pub(super) fn networkd_units(interfaces: &[InterfaceConfig]) -> Vec<GuestFile> {
     let unit_file = |interface: &InterfaceConfig| GuestFile {
         path: format!("/etc/systemd/network/10-berth-{}.network", interface.name),
         mode: 0o644,
-        content: unit(interface),
+        content: unit_content(interface),
     };
     interfaces.iter().map(unit_file).collect()
 }
 
-fn unit(interface: &InterfaceConfig) -> String {
+fn unit_content(interface: &InterfaceConfig) -> String {
     let has_addresses = !interface.addresses.is_empty();
     // VLANs and bridges on top of the interface have the same MACAddress, but no PermanentMACAddress.
     let mut text = format!("[Match]\nPermanentMACAddress={}\n", interface.mac);
