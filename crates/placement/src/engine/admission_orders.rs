@@ -88,7 +88,7 @@ impl HostEntry {
         uid: &str,
         request: &Request,
     ) -> Option<HostState> {
-        let admission = self.evaluate(state, uid, request).ok()?;
+        let admission = self.evaluate_admission(state, uid, request).ok()?;
         let mut next = state.clone();
         next.commit_admission(uid, request.pod(), admission).ok()?;
         Some(next)

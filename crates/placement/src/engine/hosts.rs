@@ -26,7 +26,7 @@ pub(super) struct HostEntry {
 impl HostEntry {
     /// Returns the resources that this host's kubelet would allocate to a pod in the state `state`. Returns the
     /// reason if the kubelet would reject the pod, or if the zones have too little memory for the guest.
-    pub(super) fn evaluate(
+    pub(super) fn evaluate_admission(
         &self,
         state: &HostState,
         uid: &str,

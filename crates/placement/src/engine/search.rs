@@ -157,7 +157,7 @@ impl Engine {
 
     fn evaluate_host(&self, request: &Request, host: HostId) -> Option<Admission> {
         let entry = self.host_entry(host)?;
-        entry.evaluate(&entry.state, request.uid(), request).ok()
+        entry.evaluate_admission(&entry.state, request.uid(), request).ok()
     }
 
     /// Updates the class's scores of all hosts that have changed since the class was last used.

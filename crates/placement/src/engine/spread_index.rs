@@ -276,7 +276,7 @@ mod tests {
     }
 
     /// Points of all hosts, computed from scratch.
-    fn scan(hosts: &[(Option<usize>, u32, bool)], weight: u32) -> Vec<Score> {
+    fn scan_points(hosts: &[(Option<usize>, u32, bool)], weight: u32) -> Vec<Score> {
         let count = |domain: usize| -> u32 {
             hosts.iter().filter(|host| host.0 == Some(domain)).map(|host| host.1).sum()
         };
@@ -330,7 +330,7 @@ mod tests {
                     }
                 }
                 let points: Vec<Score> = (0..6).map(|host| index.points(host)).collect();
-                prop_assert_eq!(&points, &scan(&hosts, weight));
+                prop_assert_eq!(&points, &scan_points(&hosts, weight));
                 // Classes update only the changed host unless the generation changes.
                 let is_other_changed = (0..6).any(|at| at != host && points[at] != before[at]);
                 prop_assert!(!is_other_changed || index.generation() != generation);

@@ -340,7 +340,7 @@ impl Engine {
         if !rules.is_empty() {
             return rules.into_iter().map(Reason::Rule).collect();
         }
-        entry.evaluate(&entry.state, &request.uid, request).err().into_iter().collect()
+        entry.evaluate_admission(&entry.state, &request.uid, request).err().into_iter().collect()
     }
 
     pub(super) fn host_entry(&self, host: HostId) -> Option<&HostEntry> {

@@ -23,7 +23,7 @@ pub(super) fn kubelet_version(
     info.kubelet_version.parse().unwrap_or_else(|error| {
         let message = format!("{error}; the rules of kubelet {NEWEST_KUBELET} are applied");
         problems.push(Problem::new(
-            display_name(node),
+            display_node_name(node),
             "status.nodeInfo.kubeletVersion",
             "",
             message,
@@ -32,7 +32,7 @@ pub(super) fn kubelet_version(
     })
 }
 
-pub(super) fn display_name(node: Option<&v1::Node>) -> String {
+pub(super) fn display_node_name(node: Option<&v1::Node>) -> String {
     let name = node.and_then(|node| node.metadata.name.as_deref()).unwrap_or_default();
     format!("Node {name}")
 }
@@ -61,7 +61,7 @@ pub(super) fn read_allocatable(
     for (name, quantity) in reported {
         let mut report_problem = |message: &str| {
             let field = format!("status.allocatable.{name}");
-            problems.push(Problem::new(display_name(node), field, &quantity.0, message));
+            problems.push(Problem::new(display_node_name(node), field, &quantity.0, message));
         };
         let Ok(amount) = quantity.0.parse::<Quantity>() else {
             report_problem("is not a quantity; ignored");

@@ -330,7 +330,7 @@ fn own_label_values(
 /// A validated spread constraint.
 struct SpreadConstraint {
     selector: Selector,
-    key: Symbol,
+    topology_key: Symbol,
     is_hard: bool,
     max_skew: i64,
     min_domains: u32,
@@ -346,7 +346,7 @@ impl SpreadConstraint {
         constraint: &TopologySpreadConstraint,
         labels: &Labels,
     ) -> Result<Self, InvalidField> {
-        let key = read_topology_key(symbols, path, &constraint.topology_key)?;
+        let topology_key = read_topology_key(symbols, path, &constraint.topology_key)?;
         if constraint.max_skew < 1 {
             return Err(path
                 .field("maxSkew")
@@ -389,7 +389,7 @@ impl SpreadConstraint {
         let field = path.field("labelSelector");
         Ok(Self {
             selector: Selector::read(symbols, &field, constraint.label_selector.as_ref(), extra)?,
-            key,
+            topology_key,
             is_hard,
             max_skew: i64::from(constraint.max_skew),
             min_domains,
@@ -414,7 +414,7 @@ impl SpreadContext {
         cluster: &mut ClusterState,
         all: &[SpreadConstraint],
     ) -> Vec<CompiledSpread> {
-        let mut keys: Vec<Symbol> = all.iter().map(|one| one.key).collect();
+        let mut keys: Vec<Symbol> = all.iter().map(|one| one.topology_key).collect();
         keys.sort_unstable();
         keys.dedup();
         let compiled = all.iter().map(|one| {
@@ -427,7 +427,7 @@ impl SpreadContext {
                 selector: if matches_everything { Selector::Nothing } else { one.selector.clone() },
             };
             let group = cluster.intern_group(PodGroupSelector::new(vec![term], true));
-            let topology = cluster.hosts.intern_topology(one.key);
+            let topology = cluster.hosts.intern_topology(one.topology_key);
             let eligible = cluster.hosts.intern_eligibility_rule(EligibilityRule {
                 required_keys: keys.clone().into(),
                 node_rule: self.node_rule.filter(|_| one.honors_node_affinity),

@@ -131,10 +131,10 @@ impl Hosts {
             );
         }
         let (rules, tolerations) = (&self.node_rules, &self.tolerations);
-        for (eligible, hosts) in self.eligibility_rules.iter_mut() {
+        for (eligibility_rule, hosts) in self.eligibility_rules.iter_mut() {
             hosts.set_member(
                 number,
-                exists && is_eligible(eligible, number, host, rules, tolerations),
+                exists && is_eligible(eligibility_rule, number, host, rules, tolerations),
             );
         }
         for topology in &mut self.topologies {
@@ -192,20 +192,25 @@ impl Hosts {
         self.tolerations.intern(tolerations, |_| hosts).0
     }
 
-    pub(super) fn intern_eligibility_rule(&mut self, eligible: EligibilityRule) -> u32 {
+    pub(super) fn intern_eligibility_rule(&mut self, eligibility_rule: EligibilityRule) -> u32 {
         let mut hosts = HostSet::default();
-        if !self.eligibility_rules.contains(&eligible) {
+        if !self.eligibility_rules.contains(&eligibility_rule) {
             for (number, host) in self.existing_nodes() {
-                let is_member =
-                    is_eligible(&eligible, number, host, &self.node_rules, &self.tolerations);
+                let is_member = is_eligible(
+                    &eligibility_rule,
+                    number,
+                    host,
+                    &self.node_rules,
+                    &self.tolerations,
+                );
                 hosts.set_member(number, is_member);
             }
         }
-        self.eligibility_rules.intern(eligible, |_| hosts).0
+        self.eligibility_rules.intern(eligibility_rule, |_| hosts).0
     }
 
-    pub(super) fn is_eligible(&self, eligible: u32, host: u32) -> bool {
-        self.eligibility_rules.get(eligible).is_some_and(|(_, hosts)| hosts.contains(host))
+    pub(super) fn is_eligible(&self, eligibility_rule: u32, host: u32) -> bool {
+        self.eligibility_rules.get(eligibility_rule).is_some_and(|(_, hosts)| hosts.contains(host))
     }
 
     pub(super) fn intern_topology(&mut self, key: Symbol) -> u32 {
@@ -246,13 +251,13 @@ fn is_eligible(
     eligibility_rule: &EligibilityRule,
     number: u32,
     host: &NodeInfo,
-    rules: &Interner<NodeRule, HostSet>,
+    node_rules: &Interner<NodeRule, HostSet>,
     tolerations: &Interner<Tolerations, HostSet>,
 ) -> bool {
     eligibility_rule.required_keys.iter().all(|key| host.labels.get(*key).is_some())
-        && eligibility_rule
-            .node_rule
-            .is_none_or(|rule| rules.get(rule).is_some_and(|(_, hosts)| hosts.contains(number)))
+        && eligibility_rule.node_rule.is_none_or(|rule| {
+            node_rules.get(rule).is_some_and(|(_, hosts)| hosts.contains(number))
+        })
         && eligibility_rule
             .tolerations
             .is_none_or(|one| tolerations.get(one).is_some_and(|(_, hosts)| hosts.contains(number)))
