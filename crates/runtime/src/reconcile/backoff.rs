@@ -16,7 +16,7 @@ const INITIAL_BACKOFF: Duration = Duration::from_millis(500);
 /// Maximum backoff, before jitter.
 const MAX_BACKOFF: Duration = Duration::from_secs(120);
 /// Time since the last failure of an object after which its record is removed, in case the object was deleted.
-const RETENTION: Duration = Duration::from_secs(3600);
+const FAILURE_RETENTION: Duration = Duration::from_secs(3600);
 
 /// Failures of a reconciler, recorded for each object.
 #[derive(Debug)]
@@ -57,7 +57,7 @@ where
     ) -> Duration {
         let (reconciler, error) = (self.reconciler, error.to_string());
         let mut failures = self.lock();
-        failures.retain(|_, one| one.last_failure.elapsed() < RETENTION);
+        failures.retain(|_, one| one.last_failure.elapsed() < FAILURE_RETENTION);
         let record = failures.entry(object.clone()).or_insert_with(|| FailureRecord {
             failure_count: 0,
             last_error: String::new(),

@@ -55,7 +55,7 @@ pub struct Answer {
 #[derive(Clone)]
 pub struct UntrustedClient {
     client: Client,
-    requests: Arc<Semaphore>,
+    request_slots: Arc<Semaphore>,
     slots: ConnectionSlots,
     /// Credentials in the requests. A server may echo them in its messages.
     credentials: Arc<[SecretString]>,
@@ -90,16 +90,16 @@ impl UntrustedClient {
     /// Returns a client that sends requests over another client.
     #[must_use]
     pub fn from_client(client: Client) -> Self {
-        let requests = Arc::new(Semaphore::new(MAX_CONCURRENT_REQUESTS));
+        let request_slots = Arc::new(Semaphore::new(MAX_CONCURRENT_REQUESTS));
         let credentials = Arc::from(Vec::new());
-        Self { client, requests, slots: ConnectionSlots::default(), credentials }
+        Self { client, request_slots, slots: ConnectionSlots::default(), credentials }
     }
 
     /// Returns true if both clients are clones of one client, so that they send requests to the same server with the
     /// same credentials. Returns false for a client that was created from a changed kubeconfig.
     #[must_use]
     pub fn is_clone_of(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.requests, &other.requests)
+        Arc::ptr_eq(&self.request_slots, &other.request_slots)
     }
 
     /// Sends a request, and returns the JSON of the answer. Waits until fewer than four requests are in progress, then
@@ -203,7 +203,7 @@ impl UntrustedClient {
         &self,
         answer: impl Future<Output = Result<T, E>>,
     ) -> Result<T, E> {
-        let _permit = self.requests.acquire().await.map_err(|_| UntrustedError::Closed)?;
+        let _permit = self.request_slots.acquire().await.map_err(|_| UntrustedError::Closed)?;
         let answer = tokio::time::timeout(CALL_TIMEOUT, answer).await;
         answer.unwrap_or_else(|_| Err(UntrustedError::Timeout.into()))
     }
