@@ -14,15 +14,15 @@ mod answer;
 mod dhcpv4;
 #[path = "responder/dhcpv6.rs"]
 mod dhcpv6;
-#[path = "responder/filter.rs"]
-mod filter;
-#[path = "responder/foreign.rs"]
-mod foreign;
+#[path = "responder/foreign_servers.rs"]
+mod foreign_servers;
 #[path = "responder/guest.rs"]
 mod guest;
 #[path = "responder/neighbors.rs"]
 mod neighbors;
 #[path = "responder/random.rs"]
 mod random;
-#[path = "responder/withheld.rs"]
-mod withheld;
+#[path = "responder/socket_filter.rs"]
+mod socket_filter;
+#[path = "responder/withheld_addresses.rs"]
+mod withheld_addresses;

@@ -3,22 +3,22 @@
 
 #![expect(clippy::expect_used, reason = "tests fail by panicking")]
 
+#[path = "extender/admission_orders.rs"]
+mod admission_orders;
 #[path = "../../../controller/tests/engine/allocation.rs"]
 mod allocation;
 #[path = "extender/cluster.rs"]
 mod cluster;
+#[path = "extender/deletions.rs"]
+mod deletions;
 #[path = "../../../controller/tests/engine/host.rs"]
 mod host;
-#[path = "extender/leaving.rs"]
-mod leaving;
-#[path = "extender/many.rs"]
-mod many;
+#[path = "extender/many_hosts.rs"]
+mod many_hosts;
 #[path = "extender/migration_targets.rs"]
 mod migration_targets;
 #[path = "extender/networks.rs"]
 mod networks;
-#[path = "extender/orders.rs"]
-mod orders;
 #[path = "extender/pod.rs"]
 mod pod;
 #[path = "extender/pod_groups.rs"]
@@ -29,11 +29,11 @@ mod random;
 mod resource_claims;
 #[path = "extender/scenarios.rs"]
 mod scenarios;
-#[path = "extender/stale.rs"]
-mod stale;
+#[path = "extender/stale_memory.rs"]
+mod stale_memory;
 #[path = "extender/tenants.rs"]
 mod tenants;
-#[path = "extender/unreported.rs"]
-mod unreported;
+#[path = "extender/unreported_nodes.rs"]
+mod unreported_nodes;
 #[path = "extender/volumes.rs"]
 mod volumes;

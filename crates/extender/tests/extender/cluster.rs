@@ -55,7 +55,7 @@ pub(crate) struct SimulatedCluster {
     /// Log of all events, shown when a test fails.
     pub(crate) log: Vec<String>,
     /// Time since the kubelets last ran their tasks.
-    idle: Duration,
+    idle_time: Duration,
     pub(crate) bound_count: usize,
     pub(crate) refused_count: usize,
     pub(crate) refused_binding_count: usize,
@@ -67,14 +67,14 @@ pub(crate) struct SimulatedCluster {
 }
 
 impl SimulatedCluster {
-    pub(crate) fn new(forms: Vec<HostDescription>) -> Self {
-        let kubelet = |form: HostDescription| {
-            let (facts, _) = form.reported_host().expect("the report should be valid");
-            let published = (1, form.clone());
+    pub(crate) fn new(descriptions: Vec<HostDescription>) -> Self {
+        let kubelet = |description: HostDescription| {
+            let (facts, _) = description.reported_host().expect("the report should be valid");
+            let published = (1, description.clone());
             let (work, reports) = (VecDeque::new(), VecDeque::new());
             SimulatedKubelet {
                 state: HostState::new(&facts.admission),
-                host: form,
+                host: description,
                 tasks: work,
                 reports,
                 published_report: published,
@@ -86,13 +86,13 @@ impl SimulatedCluster {
         let mut this = Self {
             extender: Extender::new(),
             now: Instant::now(),
-            kubelets: forms.into_iter().map(kubelet).collect(),
+            kubelets: descriptions.into_iter().map(kubelet).collect(),
             pods: BTreeMap::new(),
             events: VecDeque::new(),
             pending_bindings: Vec::new(),
             report_version: 1,
             log: Vec::new(),
-            idle: Duration::ZERO,
+            idle_time: Duration::ZERO,
             bound_count: 0,
             refused_count: 0,
             refused_binding_count: 0,
@@ -114,8 +114,8 @@ impl SimulatedCluster {
         self.events.clear();
         for at in 0..self.kubelets.len() {
             self.kubelets[at].reports.clear();
-            let (version, form) = self.kubelets[at].published_report.clone();
-            self.report_host(at, &form, version);
+            let (version, description) = self.kubelets[at].published_report.clone();
+            self.report_host(at, &description, version);
         }
         let mut unreported = Vec::new();
         let all: Vec<v1::Pod> = self.pods.values().cloned().collect();
@@ -135,12 +135,12 @@ impl SimulatedCluster {
         self.extender.handle_pod_list(self.now, &listed);
     }
 
-    fn report_host(&mut self, at: usize, form: &HostDescription, version: u64) {
-        let (facts, problems) = form.reported_host().expect("the report should be valid");
+    fn report_host(&mut self, at: usize, description: &HostDescription, version: u64) {
+        let (facts, problems) = description.reported_host().expect("the report should be valid");
         assert!(problems.is_empty(), "{problems:?}");
         let facts = Some((facts, Class::Standard));
         self.extender
-            .update_host(self.now, &form.name, facts, Some(version))
+            .update_host(self.now, &description.name, facts, Some(version))
             .expect("the host update should succeed");
         self.kubelets[at].newest_version = self.kubelets[at].newest_version.max(version);
     }
@@ -195,7 +195,7 @@ impl SimulatedCluster {
         }
     }
 
-    /// Calls `bind` for a pod in flight; returns true if the pod is bound. If `is_known` is false, the extender is not
+    /// Calls `bind` for a pending binding; returns true if the pod is bound. If `is_known` is false, the extender is not
     /// called with the outcome.
     pub(crate) fn bind_pod(&mut self, at: usize, is_known: bool) -> bool {
         let (uid, host) = self.pending_bindings.remove(at);
@@ -282,19 +282,19 @@ impl SimulatedCluster {
             KubeletTask::AddPod(_) => None,
         });
         let uids = uids.into_iter().chain(removed.collect::<Vec<_>>());
-        let mut form = kubelet.host.clone();
-        form.allocations =
+        let mut description = kubelet.host.clone();
+        description.allocations =
             uids.filter_map(|uid| reported_allocation(&kubelet.state, &uid)).collect();
         if self.keeps_stale_memory {
-            for allocation in &mut form.allocations {
+            for allocation in &mut description.allocations {
                 // The first report that lists a pod is read before the kubelet creates the pod's control group.
                 let is_new = kubelet.reported_pods.insert(allocation.pod_uid.clone());
                 allocation.has_control_group = Some(!is_new);
             }
         }
-        form.allocations.extend(kubelet.stale_memory.values().cloned());
-        kubelet.published_report = (self.report_version, form.clone());
-        kubelet.reports.push_back((self.report_version, form));
+        description.allocations.extend(kubelet.stale_memory.values().cloned());
+        kubelet.published_report = (self.report_version, description.clone());
+        kubelet.reports.push_back((self.report_version, description));
     }
 
     /// Delivers a report. If `keep_queued` is true, a later call delivers the same report again.
@@ -304,22 +304,23 @@ impl SimulatedCluster {
         } else {
             self.kubelets[at].reports.pop_front()
         };
-        if let Some((version, form)) = next {
-            let uids: Vec<&String> = form.allocations.iter().map(|one| &one.pod_uid).collect();
-            self.log.push(format!("report of host {} lists pods {uids:?}", form.name));
-            self.report_host(at, &form, version);
+        if let Some((version, description)) = next {
+            let uids: Vec<&String> =
+                description.allocations.iter().map(|one| &one.pod_uid).collect();
+            self.log.push(format!("report of host {} lists pods {uids:?}", description.name));
+            self.report_host(at, &description, version);
         }
     }
 
     /// Delivers a report that is older than the last one.
     pub(crate) fn deliver_stale_report(&mut self, at: usize) {
         if self.kubelets[at].newest_version > 1 {
-            let form =
+            let description =
                 HostDescription { allocations: Vec::new(), ..self.kubelets[at].host.clone() };
-            let (facts, _) = form.reported_host().expect("the report should be valid");
+            let (facts, _) = description.reported_host().expect("the report should be valid");
             let facts = Some((facts, Class::Standard));
             self.extender
-                .update_host(self.now, &form.name, facts, Some(1))
+                .update_host(self.now, &description.name, facts, Some(1))
                 .expect("the host update should succeed");
         }
     }
@@ -355,9 +356,9 @@ impl SimulatedCluster {
     /// Advances the time. After a few seconds without a call, kubelets and agents finish their tasks, and the watches
     /// deliver all events.
     pub(crate) fn advance_time(&mut self, time: Duration) {
-        self.idle += time;
-        if self.idle >= Duration::from_secs(5) {
-            self.idle = Duration::ZERO;
+        self.idle_time += time;
+        if self.idle_time >= Duration::from_secs(5) {
+            self.idle_time = Duration::ZERO;
             for at in 0..self.kubelets.len() {
                 while !self.kubelets[at].tasks.is_empty() {
                     self.run_task(at);

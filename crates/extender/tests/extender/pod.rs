@@ -4,7 +4,7 @@ use berth_extender::ObservedPod;
 use k8s_openapi::api::core::v1;
 use serde_json::{Value, json};
 
-/// Short description of a pod.
+/// Builder of a launcher pod.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PodBuilder {
     /// Name and UID of the pod.

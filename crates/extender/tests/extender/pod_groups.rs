@@ -21,7 +21,7 @@ const CASES: u32 = 100;
 const BYTES_PER_CYCLE: usize = 12;
 
 #[derive(Default)]
-struct Counts {
+struct CycleCounts {
     simulated: usize,
     bound: usize,
     refused: usize,
@@ -30,25 +30,25 @@ struct Counts {
 /// Runs one scheduling cycle of a group: several simulated placements, then the end of the group.
 fn run_cycle(
     extender: &mut Extender,
-    dice: &mut RandomChoices<'_>,
+    choices: &mut RandomChoices<'_>,
     now: Instant,
     number: usize,
     bound: &mut Vec<Pod>,
-) -> Counts {
-    let mut counts = Counts::default();
-    let pods: Vec<Pod> = (0..1 + dice.random_below(3))
-        .map(|at| PodBuilder::vm(&format!("pod-{number}-{at}"), dice.choose(&[2, 4, 8])).build())
+) -> CycleCounts {
+    let mut counts = CycleCounts::default();
+    let pods: Vec<Pod> = (0..1 + choices.random_below(3))
+        .map(|at| PodBuilder::vm(&format!("pod-{number}-{at}"), choices.choose(&[2, 4, 8])).build())
         .collect();
-    let is_watched = dice.random_below(2) == 0;
+    let is_watched = choices.random_below(2) == 0;
     if is_watched {
         for pod in &pods {
             extender.update_pod(now, pod.clone(), &observe_pod(pod)).expect("the pod is queued");
         }
     }
     let mut placement: Vec<Option<String>> = vec![None; pods.len()];
-    for _ in 0..1 + dice.random_below(3) {
-        let first = dice.random_below(HOSTS.len());
-        let hosts = &HOSTS[first..(first + 1 + dice.random_below(3)).min(HOSTS.len())];
+    for _ in 0..1 + choices.random_below(3) {
+        let first = choices.random_below(HOSTS.len());
+        let hosts = &HOSTS[first..(first + 1 + choices.random_below(3)).min(HOSTS.len())];
         for (pod, host) in pods.iter().zip(&mut placement) {
             counts.simulated += 1;
             *host = match extender.answer_pod_group_filter(now, pod, hosts) {
@@ -58,7 +58,7 @@ fn run_cycle(
             counts.refused += usize::from(host.is_none());
         }
     }
-    let is_kept = dice.random_below(3) == 0;
+    let is_kept = choices.random_below(3) == 0;
     for (pod, host) in pods.into_iter().zip(placement) {
         match host.filter(|_| is_kept) {
             Some(host) => {
@@ -81,24 +81,24 @@ fn run_cycle(
 #[test]
 fn no_reservation_of_a_pod_group_remains() {
     let mut runner = TestRunner::new(ProptestConfig { cases: CASES, ..ProptestConfig::default() });
-    let total = std::cell::RefCell::new(Counts::default());
+    let total = std::cell::RefCell::new(CycleCounts::default());
     let bytes = prop::collection::vec(any::<u8>(), CYCLES * BYTES_PER_CYCLE);
     let result = runner.run(&bytes, |bytes| {
-        let mut dice = RandomChoices(&bytes);
+        let mut choices = RandomChoices(&bytes);
         let mut extender = extender_with_hosts(&HOSTS.map(host_with_one_zone));
         let mut now = Instant::now();
         let initial = extender.free_resources();
         let mut bound: Vec<Pod> = Vec::new();
         for number in 0..CYCLES {
-            let counts = run_cycle(&mut extender, &mut dice, now, number, &mut bound);
+            let counts = run_cycle(&mut extender, &mut choices, now, number, &mut bound);
             let mut total = total.borrow_mut();
             total.simulated += counts.simulated;
             total.bound += counts.bound;
             total.refused += counts.refused;
-            while bound.len() > dice.random_below(4) {
+            while bound.len() > choices.random_below(4) {
                 extender.delete_pod(now, &uid(&bound.remove(0)));
             }
-            now += Duration::from_secs([0, 1, 4, 11][dice.random_below(4)]);
+            now += Duration::from_secs([0, 1, 4, 11][choices.random_below(4)]);
             extender.expire_timeouts(now);
             let reserved = extender.stage_counts().reserved;
             prop_assert!(reserved <= 12 * 3, "{reserved} reservations after cycle {number}");
@@ -114,7 +114,7 @@ fn no_reservation_of_a_pod_group_remains() {
         Ok(())
     });
     result.expect("no reservation should remain");
-    let Counts { simulated, bound, refused } = total.into_inner();
+    let CycleCounts { simulated, bound, refused } = total.into_inner();
     assert!(
         simulated > 20_000 && bound > 1_000 && refused > 1_000,
         "the cycles cover too little: {simulated} simulated, {bound} bound, {refused} refused"

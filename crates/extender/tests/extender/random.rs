@@ -43,16 +43,16 @@ impl RandomChoices<'_> {
     }
 
     fn random_pod_builder(&mut self, number: usize) -> PodBuilder {
-        let mut form = PodBuilder::vm(&format!("pod-{number}"), self.choose(&[2, 1, 4, 3, 6]));
-        form.huge_pages_gib = self.choose(&[0, 0, 1, 3]);
-        form.second_container_millis = self.choose(&[0, 0, 200, 1000]);
+        let mut builder = PodBuilder::vm(&format!("pod-{number}"), self.choose(&[2, 1, 4, 3, 6]));
+        builder.huge_pages_gib = self.choose(&[0, 0, 1, 3]);
+        builder.second_container_millis = self.choose(&[0, 0, 200, 1000]);
         if self.random_below(5) == 4 {
-            form.anti_affinity_app = Some("web".to_owned());
+            builder.anti_affinity_app = Some("web".to_owned());
         }
         if self.random_below(8) == 7 {
-            form.instance = None;
+            builder.instance = None;
         }
-        form
+        builder
     }
 }
 
@@ -66,7 +66,7 @@ struct ActionCounts {
 
 fn random_pod(
     cluster: &SimulatedCluster,
-    dice: &mut RandomChoices<'_>,
+    choices: &mut RandomChoices<'_>,
     is_bound: bool,
 ) -> Option<String> {
     let all = cluster
@@ -74,40 +74,42 @@ fn random_pod(
         .values()
         .filter(|pod| observe_pod(pod).existing.node_name.is_some() == is_bound);
     let all: Vec<&str> = all.filter_map(|pod| pod.metadata.uid.as_deref()).collect();
-    (!all.is_empty()).then(|| all[dice.random_below(all.len())].to_owned())
+    (!all.is_empty()).then(|| all[choices.random_below(all.len())].to_owned())
 }
 
 fn run_random_step(
     cluster: &mut SimulatedCluster,
-    dice: &mut RandomChoices<'_>,
+    choices: &mut RandomChoices<'_>,
     number: usize,
-    tally: &ActionCounts,
+    counts: &ActionCounts,
 ) {
-    let at = dice.random_below(cluster.kubelets.len());
-    match dice.random_below(16) {
+    let at = choices.random_below(cluster.kubelets.len());
+    match choices.random_below(16) {
         0..=2 => {
-            let pod = dice.random_pod_builder(number).build();
+            let pod = choices.random_pod_builder(number).build();
             cluster.create_pod(pod);
         }
         3..=5 => {
-            let Some(uid) = random_pod(cluster, dice, false) else { return };
+            let Some(uid) = random_pod(cluster, choices, false) else { return };
             let mut names = cluster.host_names();
-            if dice.random_below(4) == 3 {
-                names.truncate(1 + dice.random_below(names.len()));
+            if choices.random_below(4) == 3 {
+                names.truncate(1 + choices.random_below(names.len()));
                 names.push("no-such-host".to_owned());
             }
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
             let first = cluster.filter_pod(&uid, &names);
-            if dice.random_below(3) == 2 {
+            if choices.random_below(3) == 2 {
                 let second = cluster.filter_pod(&uid, &names);
                 assert_eq!(first, second, "a repeated filter call for {uid} returns the same host");
-                tally.repeated_filter_count.set(tally.repeated_filter_count.get() + 1);
+                counts.repeated_filter_count.set(counts.repeated_filter_count.get() + 1);
             }
         }
         6..=8 => {
             if !cluster.pending_bindings.is_empty() {
-                let (pod, is_known) =
-                    (dice.random_below(cluster.pending_bindings.len()), dice.random_below(6) < 5);
+                let (pod, is_known) = (
+                    choices.random_below(cluster.pending_bindings.len()),
+                    choices.random_below(6) < 5,
+                );
                 cluster.bind_pod(pod, is_known);
             }
         }
@@ -115,40 +117,40 @@ fn run_random_step(
         11 => cluster.run_task(at),
         12 => {
             cluster.publish_report(at);
-            if dice.random_below(2) == 1 {
+            if choices.random_below(2) == 1 {
                 cluster.deliver_stale_report(at);
             }
         }
         13 => {
-            let keep_queued = dice.random_below(4) == 3;
-            if dice.random_below(8) == 7 {
+            let keep_queued = choices.random_below(4) == 3;
+            if choices.random_below(8) == 7 {
                 cluster.delete_node(at);
             }
             cluster.deliver_report(at, keep_queued);
         }
         14 => {
-            let (is_bound, is_forced) = (dice.random_below(3) > 0, dice.random_below(3) == 2);
-            if let Some(uid) = random_pod(cluster, dice, is_bound) {
+            let (is_bound, is_forced) = (choices.random_below(3) > 0, choices.random_below(3) == 2);
+            if let Some(uid) = random_pod(cluster, choices, is_bound) {
                 cluster.delete_pod(&uid, is_forced);
             }
         }
-        _ => match dice.random_below(4) {
+        _ => match choices.random_below(4) {
             0 => cluster.restart(),
             time => cluster.advance_time(Duration::from_secs([1, 4, 40][time - 1])),
         },
     }
 }
 
-/// Runs random steps until all choices are used, and then completes all calls in flight.
+/// Runs random steps until all choices are used, and then completes all pending bindings.
 fn run_all_steps(
     cluster: &mut SimulatedCluster,
-    dice: &mut RandomChoices<'_>,
-    tally: &ActionCounts,
+    choices: &mut RandomChoices<'_>,
+    counts: &ActionCounts,
 ) {
     let mut number = 0;
-    while !dice.0.is_empty() {
+    while !choices.0.is_empty() {
         number += 1;
-        run_random_step(cluster, dice, number, tally);
+        run_random_step(cluster, choices, number, counts);
     }
     while !cluster.pending_bindings.is_empty() {
         cluster.bind_pod(0, true);
@@ -158,25 +160,25 @@ fn run_all_steps(
 
 #[test]
 fn kubelets_admit_all_bound_pods() {
-    let tally = ActionCounts::default();
+    let counts = ActionCounts::default();
     let mut runner = TestRunner::new(ProptestConfig { cases: 1_500, ..ProptestConfig::default() });
     let add = |cell: &Cell<usize>, more: usize| cell.set(cell.get() + more);
     let result = runner.run(&prop::collection::vec(any::<u8>(), 40..700), |bytes| {
-        let mut dice = RandomChoices(&bytes);
-        let hosts = (0..1 + dice.random_below(4)).map(|at| dice.random_host(at)).collect();
+        let mut choices = RandomChoices(&bytes);
+        let hosts = (0..1 + choices.random_below(4)).map(|at| choices.random_host(at)).collect();
         let mut cluster = SimulatedCluster::new(hosts);
-        run_all_steps(&mut cluster, &mut dice, &tally);
-        add(&tally.bound_count, cluster.bound_count);
-        add(&tally.refused_count, cluster.refused_count);
-        add(&tally.refused_binding_count, cluster.refused_binding_count);
+        run_all_steps(&mut cluster, &mut choices, &counts);
+        add(&counts.bound_count, cluster.bound_count);
+        add(&counts.refused_count, cluster.refused_count);
+        add(&counts.refused_binding_count, cluster.refused_binding_count);
         Ok(())
     });
     result.expect("kubelets should admit all bound pods");
     let seen = [
-        tally.bound_count.get(),
-        tally.refused_count.get(),
-        tally.refused_binding_count.get(),
-        tally.repeated_filter_count.get(),
+        counts.bound_count.get(),
+        counts.refused_count.get(),
+        counts.refused_binding_count.get(),
+        counts.repeated_filter_count.get(),
     ];
     assert!(seen[0] > 3_000, "too few pods were bound: {seen:?}");
     assert!(
@@ -189,15 +191,15 @@ fn kubelets_admit_all_bound_pods() {
 /// this memory.
 #[test]
 fn hosts_with_stale_memory_accept_pods() {
-    let tally = ActionCounts::default();
+    let counts = ActionCounts::default();
     let stale_memory_count = Cell::new(0);
     let mut runner = TestRunner::new(ProptestConfig { cases: 300, ..ProptestConfig::default() });
     let result = runner.run(&prop::collection::vec(any::<u8>(), 40..400), |bytes| {
-        let mut dice = RandomChoices(&bytes);
-        let hosts = (0..1 + dice.random_below(3)).map(|at| dice.random_host(at)).collect();
+        let mut choices = RandomChoices(&bytes);
+        let hosts = (0..1 + choices.random_below(3)).map(|at| choices.random_host(at)).collect();
         let mut cluster = SimulatedCluster::new(hosts);
         cluster.keeps_stale_memory = true;
-        run_all_steps(&mut cluster, &mut dice, &tally);
+        run_all_steps(&mut cluster, &mut choices, &counts);
         let uids: Vec<String> = cluster.pods.keys().cloned().collect();
         for uid in uids {
             cluster.delete_pod(&uid, false);

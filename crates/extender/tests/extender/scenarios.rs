@@ -16,18 +16,18 @@ pub(crate) fn host_with_one_zone(name: &str, cpus: u32) -> HostDescription {
     HostDescription { name: name.to_owned(), zones: vec![zone], ..HostDescription::default() }
 }
 
-pub(crate) fn report_host(extender: &mut Extender, form: &HostDescription, version: u64) {
-    let (facts, _) = form.reported_host().expect("the host report should be valid");
+pub(crate) fn report_host(extender: &mut Extender, description: &HostDescription, version: u64) {
+    let (facts, _) = description.reported_host().expect("the host report should be valid");
     let facts = Some((facts, Class::Standard));
     extender
-        .update_host(Instant::now(), &form.name, facts, Some(version))
+        .update_host(Instant::now(), &description.name, facts, Some(version))
         .expect("the host report should be valid");
 }
 
 pub(crate) fn extender_with_hosts(hosts: &[HostDescription]) -> Extender {
     let mut extender = Extender::new();
-    for form in hosts {
-        report_host(&mut extender, form, 1);
+    for description in hosts {
+        report_host(&mut extender, description, 1);
     }
     extender
 }
@@ -215,12 +215,12 @@ fn migration_source_and_target_have_separate_reservations() {
     extender
         .update_pod(now, source.clone(), &observe_pod(&source))
         .expect("the pod should be counted");
-    let form = PodBuilder {
+    let builder = PodBuilder {
         name: "target".to_owned(),
         migration: Some("migration".to_owned()),
         ..PodBuilder::vm("vm", 6)
     };
-    let target = form.build();
+    let target = builder.build();
     assert_eq!(extender.answer_filter(now, &target, &["b"]), FilterAnswer::ReservedHost("b"));
     assert_eq!(extender.stage_counts().bound, 1);
     // The migration fails before its target pod is bound.

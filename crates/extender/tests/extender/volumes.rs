@@ -189,8 +189,8 @@ fn the_selected_node_of_a_claim_is_reserved_after_a_restart() {
         let mut extender = Extender::new_awaiting_pod_list();
         report_host(&mut extender, &host_with_one_zone("a"), 1);
         report_host(&mut extender, &host_with_one_zone("b"), 1);
-        let form = PodBuilder { claim: Some("disk".to_owned()), ..PodBuilder::vm("vm", 8) };
-        let pod = form.build();
+        let builder = PodBuilder { claim: Some("disk".to_owned()), ..PodBuilder::vm("vm", 8) };
+        let pod = builder.build();
         let claim = |extender: &mut Extender| {
             extender.update_claim(now, "default", "disk", Some(Some("b".to_owned())))
         };
@@ -221,8 +221,11 @@ fn a_reservation_lasts_longer_while_a_claim_is_unbound() {
     let now = Instant::now();
     let mut extender = extender_with_hosts(&[host_with_one_zone("a"), host_with_one_zone("b")]);
     extender.update_claim(now, "default", "disk", Some(None));
-    let form = PodBuilder { claim: Some("disk".to_owned()), ..PodBuilder::vm("vm", 8) };
-    assert_eq!(extender.answer_filter(now, &form.build(), &["a"]), FilterAnswer::ReservedHost("a"));
+    let builder = PodBuilder { claim: Some("disk".to_owned()), ..PodBuilder::vm("vm", 8) };
+    assert_eq!(
+        extender.answer_filter(now, &builder.build(), &["a"]),
+        FilterAnswer::ReservedHost("a")
+    );
     let plain = PodBuilder::vm("plain", 8).build();
     assert_eq!(extender.answer_filter(now, &plain, &["b"]), FilterAnswer::ReservedHost("b"));
     extender.expire_timeouts(now + Duration::from_secs(120));

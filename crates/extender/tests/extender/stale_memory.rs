@@ -46,13 +46,13 @@ fn deliver_report(
     version: u64,
 ) {
     let zone = ZoneDescription { cpus: 9, memory: 64, huge_pages_gib: 8, small_pages_mib: 0 };
-    let form = HostDescription {
+    let description = HostDescription {
         name: "a".to_owned(),
         zones: vec![zone],
         allocations: listed.into_iter().cloned().collect(),
         ..HostDescription::default()
     };
-    let (facts, problems) = form.reported_host().expect("the report should be valid");
+    let (facts, problems) = description.reported_host().expect("the report should be valid");
     assert!(problems.is_empty(), "{problems:?}");
     extender
         .update_host(now, "a", Some((facts, Class::Standard)), Some(version))

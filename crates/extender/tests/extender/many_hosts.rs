@@ -31,8 +31,8 @@ fn extender_with_hosts() -> (Extender, Vec<String>) {
     (extender, names)
 }
 
-fn request_body(form: &PodBuilder, names: &[String]) -> String {
-    json!({"Pod": form.build(), "Nodes": null, "NodeNames": names}).to_string()
+fn request_body(builder: &PodBuilder, names: &[String]) -> String {
+    json!({"Pod": builder.build(), "Nodes": null, "NodeNames": names}).to_string()
 }
 
 /// Returns true if the response names a host.
@@ -56,16 +56,16 @@ fn filter_finds_host(extender: &mut Extender, body: &str) -> bool {
 fn five_thousand_host_names_are_filtered() {
     let (mut extender, names) = extender_with_hosts();
     for number in 0..CALL_COUNT {
-        let form = PodBuilder {
+        let builder = PodBuilder {
             huge_pages_gib: 8,
             ..PodBuilder::vm(&format!("vm-{number}"), [2, 4, 8, 16][number % 4])
         };
-        assert!(filter_finds_host(&mut extender, &request_body(&form, &names)));
+        assert!(filter_finds_host(&mut extender, &request_body(&builder, &names)));
     }
     for number in 0..50 {
-        let form = PodBuilder::vm(&format!("wide-{number}"), 64);
+        let builder = PodBuilder::vm(&format!("wide-{number}"), 64);
         assert!(
-            !filter_finds_host(&mut extender, &request_body(&form, &names)),
+            !filter_finds_host(&mut extender, &request_body(&builder, &names)),
             "the VM has more CPUs than any zone"
         );
     }
