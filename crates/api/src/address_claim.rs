@@ -15,8 +15,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{MacAddress, Time};
 
-/// An address of a tenant's network that is allocated to an interface of a machine. The claim outlives its machine for
-/// a quarantine.
+/// An address of a tenant's network that is allocated to an interface of a machine. After the machine is deleted, the
+/// claim remains for a quarantine.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[kube(
     group = "berth.dev",

@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::Time;
 
-/// A prefix of a routed pool of InfraConfig that is allocated to a tenant. The claim outlives its tenant for a
-/// quarantine.
+/// A prefix of a routed pool of InfraConfig that is allocated to a tenant. After the tenant is deleted, the claim
+/// remains for a quarantine.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[kube(
     group = "berth.dev",

@@ -13,7 +13,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Time, VlanId};
 
-/// A VLAN or VNI of a host network that is allocated to a tenant. The claim outlives its tenant for a quarantine.
+/// A VLAN or VNI of a host network that is allocated to a tenant. After the tenant is deleted, the claim remains for a
+/// quarantine.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[kube(
     group = "berth.dev",

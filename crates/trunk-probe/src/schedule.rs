@@ -229,7 +229,7 @@ mod tests {
             let begin = 40;
             run(&mut schedule, 0, begin, agents);
             let probes = run(&mut schedule, begin, begin + 1000, agents);
-            // The rate of the segment, with the jitter of 10 %.
+            // All agents together send at most 540 frames per second, with a jitter of 10 % and a margin.
             let total = probes * usize::try_from(agents.max(2)).unwrap();
             assert!(total <= 670_000, "{count}, {agents}: {total}");
             assert!(probes >= 490, "{count}, {agents}: {probes}");

@@ -283,7 +283,7 @@ fn a_fault_in_one_direction_is_reported_by_the_receiver() {
     assert_eq!(switch.verdicts(), [Verdict::Verified, missing(&[105], &[0])]);
     switch.sent_frames = 0;
     switch.run(Duration::from_secs(100), |_| {});
-    // 20 probes per second, and rechecks.
+    // The agents send 20 probes per second, and recheck the missing VLAN.
     assert!(switch.sent_frames < 3000, "{}", switch.sent_frames);
 }
 

@@ -18,12 +18,17 @@ use super::free_resources::{FreeAmount, FreeResources, ZoneRequest, ZoneResource
 use super::score_index::Score;
 use crate::rules::{HostPreference, PreferenceScore, PreferenceScores};
 
+/// Maximum points for the fraction that would be left free in the VM's zone.
 const LEFTOVER_WEIGHT: u32 = 600;
+/// Maximum points for CPUs and memory that would be left out of proportion.
 const IMBALANCE_WEIGHT: u32 = 200;
+/// Points of a host that accepts VMs of several zones, for a VM that fits in one zone.
 const MULTI_ZONE_PENALTY: u32 = 60;
 /// Points of a host whose class differs from the VM's class.
 pub(crate) const OTHER_CLASS_PENALTY: u32 = 300;
+/// Maximum points of a host that does not match preferred node affinity.
 const NOT_PREFERRED_PENALTY: u32 = 400;
+/// Points for each taint `PreferNoSchedule` that the pod does not tolerate.
 const TAINT_PENALTY: u32 = 200;
 /// Points of a host that does not merge pages, for a VM of the class Density.
 pub(crate) const NO_PAGE_MERGING_PENALTY: u32 = 150;

@@ -71,7 +71,7 @@ pub async fn watch_object_with_errors<K>(
         if let Some(error) = error.map(|error| error.to_string())
             && error != last_error
         {
-            tracing::warn!(kind, name, %error, "failed to watch; trying again");
+            tracing::warn!(kind, name, %error, "failed to watch an object; trying again");
             last_error = error;
         }
         backoff.wait_before_retry(retry_after).await;

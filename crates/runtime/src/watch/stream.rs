@@ -39,7 +39,7 @@ pub async fn watch_events<K, F>(
             Err(error) => {
                 let text = error_message(&error);
                 if last_error != text {
-                    tracing::warn!(kind, error = %text, "failed to watch; trying again");
+                    tracing::warn!(kind, error = %text, "failed to watch the objects of a kind; trying again");
                     last_error = text;
                 }
                 let retry = retry(&error);
