@@ -1,7 +1,7 @@
 //! Excerpts of faulty values for messages.
 
 /// Maximum number of characters of an excerpt.
-const MAX_LENGTH: usize = 60;
+const MAX_EXCERPT_CHARS: usize = 60;
 
 /// Returns the beginning of a faulty value for a message, on one line and without control characters. Any user or
 /// program may have written the value: it may be very long, and a terminal would interpret its escape sequences.
@@ -12,7 +12,7 @@ pub fn excerpt(value: &str) -> String {
         c if c.is_control() => '\u{fffd}',
         c => c,
     });
-    let mut text: String = characters.by_ref().take(MAX_LENGTH).collect();
+    let mut text: String = characters.by_ref().take(MAX_EXCERPT_CHARS).collect();
     if characters.next().is_some() {
         text.push_str("...");
     }

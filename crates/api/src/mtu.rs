@@ -15,17 +15,17 @@ pub const MIN_IPV6_MTU: u32 = 1280;
 pub const ETHERNET_MTU: u32 = 1500;
 
 /// Returns the bytes that VXLAN (RFC 7348) adds to a packet: the headers of Ethernet (14), VXLAN (8), UDP (8) and IP
-/// (20 or 40). `local` is the address of this host's end of the tunnel.
+/// (20 or 40). `local_address` is the address of this host's end of the tunnel.
 #[must_use]
-pub const fn vxlan_overhead(local: IpAddr) -> u32 {
-    if local.is_ipv4() { 50 } else { 70 }
+pub const fn vxlan_overhead(local_address: IpAddr) -> u32 {
+    if local_address.is_ipv4() { 50 } else { 70 }
 }
 
-/// Returns the MTU of VXLAN tunnels on a link with the MTU `link_mtu`. `local` is the address of this host's end of the
-/// tunnels.
+/// Returns the MTU of VXLAN tunnels on a link with the MTU `link_mtu`. `local_address` is the address of this host's
+/// end of the tunnels.
 #[must_use]
-pub const fn vxlan_mtu(link_mtu: u32, local: IpAddr) -> u32 {
-    link_mtu.saturating_sub(vxlan_overhead(local))
+pub const fn vxlan_mtu(link_mtu: u32, local_address: IpAddr) -> u32 {
+    link_mtu.saturating_sub(vxlan_overhead(local_address))
 }
 
 /// Returns the MTU that machines get: `pool_mtu`, the MTU of their address pools, or else `network_mtu`, the MTU of

@@ -78,7 +78,7 @@ struct AddressEntry {
     state: AddressState,
     user: Option<MacAddress>,
     /// Number of probes that were sent in the current round.
-    sent: u8,
+    sent_probes: u8,
     /// Time of the next probe, or of the end of the round.
     due: Option<Uptime>,
     backoff: Duration,
@@ -109,7 +109,7 @@ impl AddressProbes {
                     owner,
                     state: AddressState::Unknown,
                     user: None,
-                    sent: 0,
+                    sent_probes: 0,
                     due: Some(now),
                     backoff: MIN_BACKOFF,
                 }
@@ -133,7 +133,7 @@ impl AddressProbes {
     /// its backoff. Returns true if the order changed.
     pub fn prioritize(&mut self, address: IpAddr) -> bool {
         let Some(entry) = self.entries.get(&address) else { return false };
-        let is_waiting = entry.state == AddressState::Unknown && entry.sent == 0;
+        let is_waiting = entry.state == AddressState::Unknown && entry.sent_probes == 0;
         let is_preferred = is_waiting && entry.due != Some(Uptime::ZERO);
         if is_preferred {
             self.schedule(address, Some(Uptime::ZERO));
@@ -146,8 +146,8 @@ impl AddressProbes {
         while let Some(address) = self.next_due(now) {
             // Every address of a queue has an entry.
             let Some(entry) = self.entries.get_mut(&address) else { break };
-            if entry.sent < PROBE_COUNT {
-                entry.sent += 1;
+            if entry.sent_probes < PROBE_COUNT {
+                entry.sent_probes += 1;
                 let probe = Probe { owner: entry.owner, address };
                 self.schedule(address, Some(now.saturating_add(PROBE_INTERVAL)));
                 return ProbeStep::Send(probe);
@@ -156,7 +156,7 @@ impl AddressProbes {
                 owner: entry.owner,
                 state: AddressState::Free,
                 user: None,
-                sent: 0,
+                sent_probes: 0,
                 due: entry.due,
                 backoff: MIN_BACKOFF,
             };
@@ -179,7 +179,7 @@ impl AddressProbes {
     /// stays served.
     pub fn observe(&mut self, answer: ProbeAnswer, now: Uptime) -> Option<AddressConflict> {
         let entry = self.entries.get(&answer.address)?;
-        let is_other = answer.mac != entry.owner && entry.sent > 0;
+        let is_other = answer.mac != entry.owner && entry.sent_probes > 0;
         is_other.then(|| self.withhold(answer.address, Some(answer.mac), now)).flatten()
     }
 
@@ -197,7 +197,7 @@ impl AddressProbes {
         let entry = self.entries.get_mut(&address)?;
         entry.state = AddressState::InUse;
         entry.user = user;
-        entry.sent = 0;
+        entry.sent_probes = 0;
         let due = now.saturating_add(entry.backoff);
         entry.backoff = (entry.backoff * 2).min(MAX_BACKOFF);
         let conflict = entry.conflict(address);
@@ -212,7 +212,7 @@ impl AddressProbes {
             self.waiting.remove(&(previous, address));
         }
         entry.due = due;
-        let queue = if entry.sent > 0 { &mut self.in_round } else { &mut self.waiting };
+        let queue = if entry.sent_probes > 0 { &mut self.in_round } else { &mut self.waiting };
         queue.extend(due.map(|due| (due, address)));
     }
 }

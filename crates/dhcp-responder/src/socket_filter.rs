@@ -108,7 +108,8 @@ const fn load(code: u16, k: u32) -> Step {
     Step { code, k, if_true: 0, if_false: 0 }
 }
 
-const fn end(k: u32) -> Step {
+/// Ends the program and accepts at most `k` bytes of the frame; 0 rejects the frame.
+const fn return_length(k: u32) -> Step {
     load(RETURN, k)
 }
 
@@ -181,8 +182,8 @@ const fn steps(to_guest: u8) -> [Step; LENGTH as usize] {
         /* 57 */ equal(17, 58, REJECT),
         /* 58 */ load(LOAD_HALF, 54), equal(547, ACCEPT, REJECT),
         /* 60 */ load(LOAD_BYTE, 54), equal(134, ACCEPT, REJECT),
-        /* 62 */ end(0),
-        /* 63 */ end(WHOLE_FRAME),
+        /* 62 */ return_length(0),
+        /* 63 */ return_length(WHOLE_FRAME),
     ]
 }
 
@@ -211,8 +212,8 @@ fn probe_steps(link: MacAddress, vlan: Option<VlanId>) -> [Step; PROBE_LENGTH as
         /* 18 */ load(LOAD_BYTE, 54), equal(136, 20, PROBE_REJECT),
         /* 20 */ load(LOAD_WORD, 0), equal(mac_start(link), 22, PROBE_REJECT),
         /* 22 */ load(LOAD_HALF, 4), equal(mac_end(link), PROBE_ACCEPT, PROBE_REJECT),
-        /* 24 */ end(0),
-        /* 25 */ end(WHOLE_FRAME),
+        /* 24 */ return_length(0),
+        /* 25 */ return_length(WHOLE_FRAME),
     ]
 }
 

@@ -40,7 +40,8 @@ pub enum MigrationTarget {
 /// Pods of a VM.
 #[derive(Default)]
 struct VmPods {
-    source: Option<Request>,
+    /// Request of the pod on the source host.
+    source_request: Option<Request>,
     /// Host of the target pod.
     target_host: Option<String>,
 }
@@ -61,9 +62,9 @@ impl Extender {
         let mut placed = Vec::new();
         let mut targets = Vec::with_capacity(queries.len());
         for query in queries {
-            let VmPods { source, target_host } =
+            let VmPods { source_request, target_host } =
                 pods.remove(query.instance_uid.as_str()).unwrap_or_default();
-            targets.push(match (target_host, source) {
+            targets.push(match (target_host, source_request) {
                 (Some(host), _) => MigrationTarget::Host(host),
                 (None, None) => MigrationTarget::UnknownVm,
                 (None, Some(source)) => {
@@ -95,7 +96,7 @@ impl Extender {
             match reservation.stage {
                 Stage::Leaving { .. } | Stage::Released => {}
                 Stage::Bound { .. } if is_on_source => {
-                    pods.source = Some(reservation.request.clone());
+                    pods.source_request = Some(reservation.request.clone());
                 }
                 _ if is_on_source => {}
                 _ => pods.target_host = Some(reservation.host.to_string()),

@@ -26,7 +26,8 @@ pub struct HostState {
     pub(super) shared_cpus: CpuBits,
     memory: Box<[ZoneMemory]>,
     pub(super) devices: Box<[u32]>,
-    used: RequestTotals,
+    /// Sum of the requests of all pods.
+    used_totals: RequestTotals,
     pods: UidMap<Admission>,
 }
 
@@ -123,7 +124,7 @@ impl HostState {
             shared_cpus: shared,
             memory,
             devices,
-            used: RequestTotals::default(),
+            used_totals: RequestTotals::default(),
             pods: UidMap::default(),
         }
     }
@@ -192,7 +193,7 @@ impl HostState {
             &self.host,
             request,
             &totals,
-            &self.used,
+            &self.used_totals,
             self.pods.len(),
             &trial.used_devices_after,
         )?;
@@ -238,7 +239,7 @@ impl HostState {
             } = trial;
             match result {
                 Ok(admission) => {
-                    self.used.add(&admission.totals);
+                    self.used_totals.add(&admission.totals);
                     self.pods.insert(uid, admission);
                     self.commit_resources(shared, &memory, &devices);
                 }
@@ -286,7 +287,7 @@ impl HostState {
             }
         }
         self.set_zones(&zones);
-        self.used.add(&admission.totals);
+        self.used_totals.add(&admission.totals);
         self.pods.insert(uid, admission);
         Ok(())
     }
@@ -324,7 +325,7 @@ impl HostState {
         let (shared, devices) = (&mut self.shared_cpus, &mut self.devices);
         trial::release(&self.host, &pod.grants, shared, &mut zones, devices);
         self.set_zones(&zones);
-        self.used.subtract(&pod.totals);
+        self.used_totals.subtract(&pod.totals);
         true
     }
 
@@ -360,7 +361,7 @@ impl HostState {
         }
         self.set_zones(&zones);
         let totals = RequestTotals::from_resources(&host, &restored.requests);
-        self.used.add(&totals);
+        self.used_totals.add(&totals);
         let admission =
             Admission { grants, totals, is_deterministic: true, ..Admission::default() };
         self.pods.insert(uid, admission);

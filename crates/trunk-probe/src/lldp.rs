@@ -70,17 +70,17 @@ pub fn parse(mut payload: &[u8]) -> Result<Neighbor, LldpError> {
         match kind {
             TLV_END => break,
             TLV_CHASSIS_ID if mandatory.is_some() => {
-                neighbor.chassis = id_text(value, 4, 5).ok_or(LldpError::MandatoryTlvMissing)?;
+                neighbor.chassis = id_to_text(value, 4, 5).ok_or(LldpError::MandatoryTlvMissing)?;
             }
             TLV_PORT_ID if mandatory.is_some() => {
-                neighbor.port = id_text(value, 3, 4).ok_or(LldpError::MandatoryTlvMissing)?;
+                neighbor.port = id_to_text(value, 3, 4).ok_or(LldpError::MandatoryTlvMissing)?;
             }
             TLV_TIME_TO_LIVE if mandatory.is_some() => {
                 let seconds = value.first_chunk().ok_or(LldpError::MandatoryTlvMissing)?;
                 neighbor.time_to_live = u16::from_be_bytes(*seconds);
             }
-            TLV_PORT_DESCRIPTION => neighbor.port_description = text(value),
-            TLV_SYSTEM_NAME => neighbor.system_name = text(value),
+            TLV_PORT_DESCRIPTION => neighbor.port_description = to_printable_text(value),
+            TLV_SYSTEM_NAME => neighbor.system_name = to_printable_text(value),
             TLV_ORGANIZATION => neighbor.read_organization(value),
             _ => {}
         }
@@ -107,7 +107,7 @@ impl Neighbor {
             VLAN_NAME if self.vlans.len() < MAX_VLANS => {
                 let name = rest.split_first().and_then(|(length, name)| {
                     let length = usize::from(*length).min(name.len());
-                    text(name.get(..length)?)
+                    to_printable_text(name.get(..length)?)
                 });
                 self.vlans.push((id, name.unwrap_or_default()));
             }
@@ -131,7 +131,7 @@ fn split_tlv(payload: &[u8]) -> Result<Option<Tlv<'_>>, LldpError> {
 }
 
 /// Converts an id with a subtype to text. `mac` and `address` are the subtypes of Ethernet and IP addresses.
-fn id_text(value: &[u8], mac: u8, address: u8) -> Option<String> {
+fn id_to_text(value: &[u8], mac: u8, address: u8) -> Option<String> {
     let (subtype, id) = value.split_first()?;
     if *subtype == mac
         && let Ok(octets) = <[u8; 6]>::try_from(id)
@@ -149,11 +149,11 @@ fn id_text(value: &[u8], mac: u8, address: u8) -> Option<String> {
             return Some(Ipv6Addr::from(octets).to_string());
         }
     }
-    text(id)
+    to_printable_text(id)
 }
 
 /// Converts bytes to printable text; `None` if nothing is left.
-fn text(bytes: &[u8]) -> Option<String> {
+fn to_printable_text(bytes: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(bytes);
     let printable = |c: char| if c.is_control() { ' ' } else { c };
     let text: String = text.chars().take(MAX_CHARS).map(printable).collect();

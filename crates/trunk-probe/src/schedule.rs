@@ -61,11 +61,11 @@ pub(crate) struct Schedule {
     /// Time of the next probe.
     due: Duration,
     /// Number of agents on the segment, including this agent.
-    agents: u32,
+    agent_count: u32,
     /// Change of the speed, in thousandths.
     correction: i64,
     /// State of the random number generator for the jitter.
-    random: u64,
+    random_state: u64,
 }
 
 impl Schedule {
@@ -76,9 +76,9 @@ impl Schedule {
             round: 1,
             fast_rounds: 0,
             due: Duration::ZERO,
-            agents: 1,
+            agent_count: 1,
             correction: 0,
-            random: seed,
+            random_state: seed,
         }
     }
 
@@ -110,7 +110,7 @@ impl Schedule {
     /// Sets the number of agents on the segment, and adjusts the speed so that this agent reaches its place, and stays
     /// there. Without a place, the speed is unchanged.
     pub(crate) fn set_agents(&mut self, agents: u32, place: Option<Place>) {
-        self.agents = agents;
+        self.agent_count = agents;
         self.correction = place.and_then(|place| self.distance(place)).unwrap_or(0);
     }
 
@@ -122,7 +122,7 @@ impl Schedule {
             thousandths(self.vlans.partition_point(|vlan| *vlan < place.first_agent_vlan))?;
         let round = self.round_duration().as_micros().max(1);
         let since = place.first_agent_age.as_micros() * 1000 / round;
-        let offset = u128::from(place.rank) * 1000 / u128::from(self.agents.max(1));
+        let offset = u128::from(place.rank) * 1000 / u128::from(self.agent_count.max(1));
         let target = leader + since + offset;
         let ahead = (target + 1000 - thousandths(self.position)?) % 1000;
         let ahead = i64::try_from(ahead).ok()?;
@@ -164,19 +164,19 @@ impl Schedule {
     /// Returns the duration of a round if all agents together send at this rate. A single agent assumes that there is a
     /// second agent.
     fn duration_at(&self, frames_per_second: u32) -> Duration {
-        let frames = self.count().saturating_mul(self.agents.max(2));
+        let frames = self.vlan_count().saturating_mul(self.agent_count.max(2));
         Duration::from_secs(1).saturating_mul(frames) / frames_per_second
     }
 
     /// Returns the number of VLANs, at least one.
-    fn count(&self) -> u32 {
+    fn vlan_count(&self) -> u32 {
         u32::try_from(self.vlans.len()).unwrap_or(u32::MAX).max(1)
     }
 
     /// Returns the time from one probe to the next, with a jitter of up to 10 %, so that the probes of several agents
     /// do not stay synchronous.
     fn interval(&mut self) -> Duration {
-        let interval = self.round_duration() / self.count();
+        let interval = self.round_duration() / self.vlan_count();
         let correction = if self.is_fast() { 0 } else { self.correction };
         let thousandths = u32::try_from(1000 - correction).unwrap_or(1000);
         interval * (thousandths - self.next_random(100)) / 1000
@@ -184,11 +184,11 @@ impl Schedule {
 
     /// Returns a number below `end` (xorshift64).
     fn next_random(&mut self, end: u32) -> u32 {
-        let mut x = self.random | 1;
+        let mut x = self.random_state | 1;
         x ^= x << 13;
         x ^= x >> 7;
         x ^= x << 17;
-        self.random = x;
+        self.random_state = x;
         u32::try_from(x % u64::from(end.max(1))).unwrap_or(0)
     }
 }

@@ -26,7 +26,7 @@ fn answer_to(message: &Message) -> (AnswerKind, Message) {
     expect_dhcpv4(send(&mut responder(), &frame_of_dhcpv4(message)))
 }
 
-fn ignored(message: &Message) -> IgnoredReason {
+fn ignored_reason(message: &Message) -> IgnoredReason {
     match send(&mut responder(), &frame_of_dhcpv4(message)) {
         Outcome::Ignored(reason) => reason,
         outcome => panic!("{outcome:?}"),
@@ -189,27 +189,27 @@ fn declined_address_is_reported() {
     assert_eq!(outcome, Outcome::Declined(declined));
     assert_eq!(responder.statistics().declined, 1);
     decline.opts_mut().insert(DhcpOption::RequestedIpAddress(OTHER));
-    assert_eq!(ignored(&decline), IgnoredReason::NoRequest);
+    assert_eq!(ignored_reason(&decline), IgnoredReason::NoRequest);
 }
 
 #[test]
 fn other_messages_are_ignored() {
-    assert_eq!(ignored(&dhcpv4(MessageType::Release)), IgnoredReason::Released);
-    assert_eq!(ignored(&dhcpv4(MessageType::Offer)), IgnoredReason::NoRequest);
-    assert_eq!(ignored(&selecting_request(GATEWAY, ADDRESS)), IgnoredReason::OtherServer);
-    assert_eq!(ignored(&dhcpv4(MessageType::Request)), IgnoredReason::Malformed);
+    assert_eq!(ignored_reason(&dhcpv4(MessageType::Release)), IgnoredReason::Released);
+    assert_eq!(ignored_reason(&dhcpv4(MessageType::Offer)), IgnoredReason::NoRequest);
+    assert_eq!(ignored_reason(&selecting_request(GATEWAY, ADDRESS)), IgnoredReason::OtherServer);
+    assert_eq!(ignored_reason(&dhcpv4(MessageType::Request)), IgnoredReason::Malformed);
     let mut relayed = dhcpv4(MessageType::Discover);
     relayed.set_giaddr(GATEWAY);
-    assert_eq!(ignored(&relayed), IgnoredReason::RelayAgent);
+    assert_eq!(ignored_reason(&relayed), IgnoredReason::RelayAgent);
     let mut other = dhcpv4(MessageType::Discover);
     other.set_chaddr(&[2, 9, 9, 9, 9, 9]);
-    assert_eq!(ignored(&other), IgnoredReason::OtherMac);
+    assert_eq!(ignored_reason(&other), IgnoredReason::OtherMac);
     let mut reply = dhcpv4(MessageType::Discover);
     reply.set_opcode(v4::Opcode::BootReply);
-    assert_eq!(ignored(&reply), IgnoredReason::NoRequest);
+    assert_eq!(ignored_reason(&reply), IgnoredReason::NoRequest);
     let mut bootp = dhcpv4(MessageType::Discover);
     bootp.opts_mut().clear();
-    assert_eq!(ignored(&bootp), IgnoredReason::Malformed);
+    assert_eq!(ignored_reason(&bootp), IgnoredReason::Malformed);
 }
 
 #[test]

@@ -17,20 +17,20 @@ use crate::guest::{
 const OTHER: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x120, 0, 0, 0, 0, 0, 0x99);
 const SERVER_DUID: [u8; 10] = [0, 3, 0, 1, 0x02, 0x62, 0x65, 0x72, 0x74, 0x68];
 
-fn server() -> DhcpOption {
+fn server_identifier() -> DhcpOption {
     DhcpOption::ServerId(SERVER_DUID.to_vec())
 }
 
 fn answer_to(message_type: MessageType, options: Vec<DhcpOption>) -> (AnswerKind, Message) {
     let (kind, answer) = expect_dhcpv6(send(&mut responder(), &dhcpv6(message_type, options)));
     assert_eq!(answer.xid(), [1, 2, 3]);
-    assert_eq!(answer.opts().get(OptionCode::ServerId), Some(&server()));
+    assert_eq!(answer.opts().get(OptionCode::ServerId), Some(&server_identifier()));
     let client = DhcpOption::ClientId(CLIENT_DUID.to_vec());
     assert_eq!(answer.opts().get(OptionCode::ClientId), Some(&client));
     (kind, answer)
 }
 
-fn ignored(frame: &[u8]) -> IgnoredReason {
+fn ignored_reason(frame: &[u8]) -> IgnoredReason {
     match send(&mut responder(), frame) {
         Outcome::Ignored(reason) => reason,
         outcome => panic!("{outcome:?}"),
@@ -46,7 +46,7 @@ fn associations(answer: &Message) -> Vec<&IANA> {
 }
 
 /// Returns the addresses, each with its lifetime, and the status. The preferred and the valid lifetime must be equal.
-fn content(association: &IANA) -> (Vec<(Ipv6Addr, u32)>, Option<Status>) {
+fn addresses_and_status(association: &IANA) -> (Vec<(Ipv6Addr, u32)>, Option<Status>) {
     let addresses = association.opts.iter().filter_map(|option| match option {
         DhcpOption::IAAddr(address) => {
             assert_eq!(address.preferred_life, address.valid_life);
@@ -67,7 +67,7 @@ fn status_of(option: Option<&DhcpOption>) -> Option<Status> {
 fn assert_has_lease(answer: &Message) {
     let [association] = associations(answer)[..] else { panic!("{answer}") };
     assert_eq!((association.id, association.t1, association.t2), (5, 1800, 529_200));
-    assert_eq!(content(association), (vec![(ADDRESS6, 604_800)], None));
+    assert_eq!(addresses_and_status(association), (vec![(ADDRESS6, 604_800)], None));
     let servers = DhcpOption::DomainNameServers(vec![DNS6]);
     assert_eq!(answer.opts().get(OptionCode::DomainNameServers), Some(&servers));
     let domains = ["tenant.example.", "example."].map(|name| name.parse().unwrap());
@@ -91,8 +91,8 @@ fn solicit_is_answered_by_advertise_or_at_once_by_reply() {
 #[test]
 fn request_renew_and_rebind_get_the_lease() {
     for (message_type, server) in [
-        (MessageType::Request, Some(server())),
-        (MessageType::Renew, Some(server())),
+        (MessageType::Request, Some(server_identifier())),
+        (MessageType::Renew, Some(server_identifier())),
         (MessageType::Rebind, None),
     ] {
         let options = [association(5, &[ADDRESS6])].into_iter().chain(server).collect();
@@ -115,22 +115,22 @@ fn domain_names_are_not_compressed() {
 
 #[test]
 fn old_addresses_of_the_client_are_removed() {
-    let options = vec![association(5, &[OTHER]), server()];
+    let options = vec![association(5, &[OTHER]), server_identifier()];
     let (_, answer) = answer_to(MessageType::Renew, options);
     let [association] = associations(&answer)[..] else { panic!("{answer}") };
-    assert_eq!(content(association), (vec![(OTHER, 0), (ADDRESS6, 604_800)], None));
+    assert_eq!(addresses_and_status(association), (vec![(OTHER, 0), (ADDRESS6, 604_800)], None));
 }
 
 #[test]
 fn only_one_association_gets_the_address() {
-    let options = vec![association(1, &[]), association(2, &[ADDRESS6]), server()];
+    let options = vec![association(1, &[]), association(2, &[ADDRESS6]), server_identifier()];
     let (_, answer) = answer_to(MessageType::Request, options);
     for association in associations(&answer) {
         let expected = match association.id {
             1 => (vec![], Some(Status::NoAddrsAvail)),
             _ => (vec![(ADDRESS6, 604_800)], None),
         };
-        assert_eq!(content(association), expected);
+        assert_eq!(addresses_and_status(association), expected);
     }
     assert_eq!(associations(&answer).len(), 2);
 }
@@ -152,7 +152,7 @@ fn confirm_compares_the_addresses() {
         assert_eq!(status, Some(expected), "{address}");
     }
     let without_address = dhcpv6(MessageType::Confirm, vec![association(5, &[])]);
-    assert_eq!(ignored(&without_address), IgnoredReason::NoRequest);
+    assert_eq!(ignored_reason(&without_address), IgnoredReason::NoRequest);
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn information_request_gets_settings() {
 
 #[test]
 fn release_is_confirmed_and_decline_is_reported() {
-    let options = || vec![association(5, &[ADDRESS6]), server()];
+    let options = || vec![association(5, &[ADDRESS6]), server_identifier()];
     let (_, answer) = answer_to(MessageType::Release, options());
     assert_eq!(status_of(answer.opts().get(OptionCode::StatusCode)), Some(Status::Success));
     let outcome = send(&mut responder(), &dhcpv6(MessageType::Decline, options()));
@@ -185,15 +185,15 @@ fn release_is_confirmed_and_decline_is_reported() {
 fn identifiers_are_checked() {
     let other = DhcpOption::ServerId(vec![0, 3, 0, 1, 9, 9, 9, 9, 9, 9]);
     let request = |server| dhcpv6(MessageType::Request, vec![association(5, &[]), server]);
-    assert_eq!(ignored(&request(other)), IgnoredReason::OtherServer);
+    assert_eq!(ignored_reason(&request(other)), IgnoredReason::OtherServer);
     let without_server = dhcpv6(MessageType::Renew, vec![association(5, &[])]);
-    assert_eq!(ignored(&without_server), IgnoredReason::Malformed);
-    let with_server = dhcpv6(MessageType::Solicit, vec![server()]);
-    assert_eq!(ignored(&with_server), IgnoredReason::Malformed);
-    assert_eq!(ignored(&frame_of_dhcpv6(&[1, 1, 2, 3])), IgnoredReason::Malformed);
-    let advertise = dhcpv6(MessageType::Advertise, vec![server()]);
-    assert_eq!(ignored(&advertise), IgnoredReason::NoRequest);
-    assert_eq!(ignored(&frame_of_dhcpv6(&[12; 40])), IgnoredReason::RelayAgent);
+    assert_eq!(ignored_reason(&without_server), IgnoredReason::Malformed);
+    let with_server = dhcpv6(MessageType::Solicit, vec![server_identifier()]);
+    assert_eq!(ignored_reason(&with_server), IgnoredReason::Malformed);
+    assert_eq!(ignored_reason(&frame_of_dhcpv6(&[1, 1, 2, 3])), IgnoredReason::Malformed);
+    let advertise = dhcpv6(MessageType::Advertise, vec![server_identifier()]);
+    assert_eq!(ignored_reason(&advertise), IgnoredReason::NoRequest);
+    assert_eq!(ignored_reason(&frame_of_dhcpv6(&[12; 40])), IgnoredReason::RelayAgent);
 }
 
 /// Checks messages with which the decoder of dhcproto 0.15 panics.
@@ -207,7 +207,7 @@ fn options_that_are_too_short_do_not_panic() {
     }
     for association in [&[0, 3, 0, 3, 1, 1, 1][..], &[0, 3, 0, 4, 1, 1, 1, 1], &[0, 3, 0, 99]] {
         let bytes = [&[1, 1, 2, 3, 0, 1, 0, 2, 7, 7], association].concat();
-        assert_eq!(ignored(&frame_of_dhcpv6(&bytes)), IgnoredReason::Malformed);
+        assert_eq!(ignored_reason(&frame_of_dhcpv6(&bytes)), IgnoredReason::Malformed);
     }
 }
 
@@ -218,7 +218,7 @@ fn answer_fits_into_the_smallest_mtu() {
     options.nameservers = vec![DNS6.into(); 8];
     options.search_domains = vec![format!("{0}.{0}.{0}.example", "a".repeat(60)); 16];
     let mut responder = PortResponder::new(&network, &lease(), SERVER_MAC);
-    let many = (0..90).map(|id| association(id, &[OTHER])).chain([server()]).collect();
+    let many = (0..90).map(|id| association(id, &[OTHER])).chain([server_identifier()]).collect();
     let Outcome::Answer { frame, .. } = send(&mut responder, &dhcpv6(MessageType::Renew, many))
     else {
         panic!()
@@ -237,5 +237,5 @@ fn source_must_be_unicast() {
         .udp(546, 547)
         .write(&mut frame, &[11, 1, 2, 3])
         .unwrap();
-    assert_eq!(ignored(&frame), IgnoredReason::Malformed);
+    assert_eq!(ignored_reason(&frame), IgnoredReason::Malformed);
 }

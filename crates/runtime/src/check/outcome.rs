@@ -5,7 +5,7 @@ use serde::Serialize;
 use crate::cli::text::to_single_line;
 
 /// Maximum number of characters of a message, of a path and of a value. Values of objects can have any length.
-const MAX_LENGTH: usize = 500;
+const MAX_TEXT_CHARS: usize = 500;
 
 /// Status of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -98,10 +98,10 @@ impl Outcome {
 /// Returns the beginning of a text, on one line and without control characters, which terminals would interpret.
 fn shorten(text: &str) -> String {
     let line = to_single_line(text);
-    if line.chars().nth(MAX_LENGTH).is_none() {
+    if line.chars().nth(MAX_TEXT_CHARS).is_none() {
         return line;
     }
-    line.chars().take(MAX_LENGTH).chain("...".chars()).collect()
+    line.chars().take(MAX_TEXT_CHARS).chain("...".chars()).collect()
 }
 
 #[cfg(test)]

@@ -103,11 +103,11 @@ fn memory_equals_that_of_kubevirt() {
         ("v1.5.3", "amd64", 1_266_194_277, 2_266_194_277),
     ] {
         let spec = merge(given("1G", "2G"), json!({"architecture": architecture}));
-        let container = compute(spec.clone(), &configuration_of(version));
+        let container = compute_container(spec.clone(), &configuration_of(version));
         assert_eq!((container.requests.memory, container.limits.memory), (request, limit));
         assert_eq!((container.requests.cpu_millis, container.limits.cpu_millis), (1, 2));
         let overcommitted = json!({"domain": {"resources": {"overcommitGuestOverhead": true}}});
-        let container = compute(merge(spec, overcommitted), &configuration_of(version));
+        let container = compute_container(merge(spec, overcommitted), &configuration_of(version));
         assert_eq!((container.requests.memory, container.limits.memory), (1_000_000_000, limit));
     }
     for (architecture, graphics, millions) in [
@@ -120,7 +120,7 @@ fn memory_equals_that_of_kubevirt() {
         let spec = json!({"architecture": architecture, "domain": {
             "cpu": {"cores": 3}, "devices": {"autoattachGraphicsDevice": graphics},
             "resources": {"requests": {"cpu": "1m", "memory": "64M"}}}});
-        let container = compute(spec, &configuration_of("main"));
+        let container = compute_container(spec, &configuration_of("main"));
         assert_eq!(container.requests.memory.div_ceil(1_000_000), millions);
         assert_eq!((container.limits.memory, container.requests.cpu_millis), (0, 1));
     }
@@ -138,14 +138,14 @@ fn hugepages_back_the_guests_memory() {
                 "resources": {"requests": {"memory": memory}, "limits": {"memory": memory}}}})
         };
         let size = size.parse().unwrap();
-        let container = compute(spec("64M"), &configuration_of("main"));
+        let container = compute_container(spec("64M"), &configuration_of("main"));
         assert_eq!(container.requests.memory.div_ceil(1_000_000), millions);
         assert_eq!(container.limits.memory, container.requests.memory);
         assert_eq!(container.requests.hugepages[&size], 64_000_000);
         assert_eq!(container.limits.hugepages[&size], 64_000_000);
         // Covers "should account for difference between guest and container requested memory".
         let guest = json!({"domain": {"memory": {"guest": "64M"}}});
-        let container = compute(merge(spec("70M"), guest), &configuration_of("main"));
+        let container = compute_container(merge(spec("70M"), guest), &configuration_of("main"));
         assert_eq!(container.requests.memory.div_ceil(1_000_000), millions + 6);
         assert_eq!(container.limits.memory, container.requests.memory);
         assert_eq!(container.requests.hugepages[&size], 64_000_000);
@@ -170,7 +170,7 @@ fn memory_is_overcommitted_if_only_guest_memory_is_set() {
         let requested = |percent| {
             let configuration =
                 Configuration { memory_overcommit: percent, ..configuration_of("main") };
-            let container = compute(json!({"domain": domain}), &configuration);
+            let container = compute_container(json!({"domain": domain}), &configuration);
             container.requests.memory + container.requests.hugepages.values().sum::<u64>()
         };
         let reduction = requested(100) - requested(110);

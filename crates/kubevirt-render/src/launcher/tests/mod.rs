@@ -31,7 +31,7 @@ fn render_spec(spec: Value, configuration: &Configuration) -> Launcher {
     render(&parse_instance(spec), configuration, &ClusterObjects::default()).unwrap()
 }
 
-fn compute(spec: Value, configuration: &Configuration) -> Container {
+fn compute_container(spec: Value, configuration: &Configuration) -> Container {
     render_spec(spec, configuration).pod.containers.swap_remove(0)
 }
 
@@ -69,7 +69,9 @@ fn cpus_are_shared_by_the_ratio() {
     let shared = |cores: u32, ratio| {
         let configuration =
             Configuration { cpu_allocation_ratio: ratio, ..configuration_of("main") };
-        compute(json!({"domain": {"cpu": {"cores": cores}}}), &configuration).requests.cpu_millis
+        compute_container(json!({"domain": {"cpu": {"cores": cores}}}), &configuration)
+            .requests
+            .cpu_millis
     };
     assert_eq!((shared(1, 3), shared(4, 3), shared(3, 7)), (334, 1334, 429));
     assert_eq!((shared(2, 0), shared(2, -1)), (0, 0));
@@ -175,14 +177,19 @@ fn devices_are_counted() {
 
     let emulated = Configuration { use_emulation: true, ..configuration_of("main") };
     let bare = json!({"domain": {"devices": {"autoattachPodInterface": false}}});
-    assert_eq!(compute(bare.clone(), &emulated).limits.extended, BTreeMap::new());
+    assert_eq!(compute_container(bare.clone(), &emulated).limits.extended, BTreeMap::new());
 
     let mut other =
         Configuration { hypervisor: Some("hyperv-direct".to_owned()), ..configuration_of("main") };
-    assert!(compute(bare.clone(), &other).limits.extended.contains_key("devices.kubevirt.io/kvm"));
+    assert!(
+        compute_container(bare.clone(), &other)
+            .limits
+            .extended
+            .contains_key("devices.kubevirt.io/kvm")
+    );
     other.feature_gates.insert("ConfigurableHypervisor".to_owned());
     let device = ("devices.kubevirt.io/mshv".to_owned(), 1);
-    assert_eq!(compute(bare, &other).limits.extended, [device].into());
+    assert_eq!(compute_container(bare, &other).limits.extended, [device].into());
 }
 
 /// Covers "`GenerateCNIAnnotation`" of annotation_test.go. The name of the interface in the pod is that of
