@@ -53,13 +53,9 @@ struct Switch {
     sent_frames: u64,
     /// Number of copies of these frames that the switch sent to ports.
     forwarded_copies: u64,
-    /// Number of lost frames in a million.
     lost_per_million: u64,
-    /// Number of duplicated frames in a million.
     duplicated_per_million: u64,
-    /// Maximum delay of a frame, in microseconds.
-    max_delay: u64,
-    /// State of the random number generator.
+    max_delay_micros: u64,
     random_state: u64,
     session_count: u64,
 }
@@ -76,7 +72,7 @@ impl Switch {
             forwarded_copies: 0,
             lost_per_million: 0,
             duplicated_per_million: 0,
-            max_delay: 1,
+            max_delay_micros: 1,
             random_state: 88_172_645_463_325_252,
             session_count: 0,
         };
@@ -117,7 +113,7 @@ impl Switch {
                 if self.random(1_000_000) < self.lost_per_million {
                     continue;
                 }
-                let delay = Duration::from_micros(self.random(self.max_delay));
+                let delay = Duration::from_micros(self.random(self.max_delay_micros));
                 let frame = Frame { to, vlan, payload: payload.to_vec() };
                 // Frames with the same delay stay in their order.
                 self.forwarded_copies += 1;
