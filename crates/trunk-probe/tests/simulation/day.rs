@@ -15,7 +15,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 fn a_day_without_a_false_alarm() {
     let all = vlans(100..108);
     let mut switch = Switch::new(4, &all);
-    (switch.loss, switch.duplicates, switch.max_delay) = (20_000, 10_000, 30_000);
+    (switch.lost_per_million, switch.duplicated_per_million, switch.max_delay_micros) = (20_000, 10_000, 30_000);
     switch.run(Duration::from_secs(20), |_| {});
     let mut checked = 0_u64;
     for hour in 0..24 {
@@ -86,10 +86,10 @@ impl Counts {
 #[ignore = "slow: make trunk-day"]
 fn two_hosts_report_only_the_removed_vlan_in_24_hours() {
     let mut switch = Switch::new(2, &vlans(100..200));
-    (switch.loss, switch.duplicates, switch.max_delay) = (10_000, 1_000, 20_000);
+    (switch.lost_per_million, switch.duplicated_per_million, switch.max_delay_micros) = (10_000, 1_000, 20_000);
     switch.run(Duration::from_secs(60), |_| {});
     assert_eq!(switch.verdicts(), [Verdict::Verified, Verdict::Verified]);
-    (switch.frames, switch.sent) = (0, 0);
+    (switch.sent_frames, switch.forwarded_copies) = (0, 0);
     let begin = switch.now;
     let mut counts = Counts::default();
     let mut reported = Vec::new();
@@ -98,11 +98,11 @@ fn two_hosts_report_only_the_removed_vlan_in_24_hours() {
         if hour == 12 {
             // The probes of both agents alternate again a minute after the restart.
             counts.run(&mut switch, Duration::from_secs(120));
-            switch.removed[0].insert(142);
+            switch.removed_vlans[0].insert(142);
             reported = switch.times_until_missing();
             let verdicts = switch.verdicts();
             assert_eq!(verdicts, [missing(&[142], &[1]), missing(&[142], &[0])], "{reported:?}");
-            switch.removed[0].clear();
+            switch.removed_vlans[0].clear();
             switch.run(Duration::from_secs(20), |_| {});
             counts.run(&mut switch, HOUR - Duration::from_secs(150));
         } else {
@@ -118,6 +118,6 @@ fn two_hosts_report_only_the_removed_vlan_in_24_hours() {
         "2 hosts, 100 VLANs, {seconds} simulated seconds: {} frames sent, {} copies transmitted, 24 restarts; verdicts \
          of both agents: {verified} Verified, {unverified} Unverified, {unknown} Unknown, {missing} Missing; the removed VLAN \
          was reported after {reported:?}",
-        switch.frames, switch.sent
+        switch.sent_frames, switch.forwarded_copies
     );
 }
