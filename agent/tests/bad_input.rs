@@ -47,6 +47,7 @@ fn empty_tree_is_reported_as_unknown() {
         "capabilities.memory.total NotFound",
         "capabilities.kvm.state CapturedTree",
         "capabilities.kubelet NotFound",
+        "capabilities.nvme NotFound",
         "capabilities.uplinks NotFound",
         "capabilities.machine.kernel NotFound",
     ] {

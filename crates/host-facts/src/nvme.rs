@@ -15,9 +15,10 @@ const BLOCK_FOLDER: &str = "sys/class/block";
 const SECTOR_BYTES: u64 = 512;
 
 /// Reads first the drives with a block device, then the controllers without a block device, such as those bound to
-/// `vfio-pci`.
+/// `vfio-pci`. If the block devices cannot be listed, it is unknown whether the host has other drives.
 pub fn observe(root: &Root, pci: &[PciDevice], mounts: &Mounts, notes: &mut Notes) -> Vec<Nvme> {
-    let devices = root.list(BLOCK_FOLDER).unwrap_or_default();
+    let listed = root.list(BLOCK_FOLDER);
+    let devices = notes.value_or_unknown("capabilities.nvme", listed).unwrap_or_default();
     let mut drives: Vec<Nvme> = devices
         .iter()
         .filter(|name| is_namespace(name) && is_local_drive(root, name))
@@ -202,5 +203,28 @@ mod tests {
             assert!(!is_namespace(name), "{name}");
         }
         assert_eq!(controller_name("nvme12n3"), "nvme12");
+    }
+
+    #[test]
+    fn drives_are_unknown_if_the_block_devices_cannot_be_listed() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = Root::open(folder.path()).unwrap();
+        let unknown_facts = || {
+            let mut notes = Notes::default();
+            assert_eq!(observe(&root, &[], &Mounts::default(), &mut notes), []);
+            let facts = notes.unknown_facts.into_iter();
+            facts.map(|unknown| (unknown.path, unknown.reason)).collect::<Vec<_>>()
+        };
+        let unknown_nvme = |reason| [("capabilities.nvme".to_owned(), reason)];
+        assert_eq!(unknown_facts(), unknown_nvme(UnknownReason::NotFound));
+
+        let block_folder = folder.path().join(BLOCK_FOLDER);
+        std::fs::create_dir_all(block_folder.parent().unwrap()).unwrap();
+        std::os::unix::fs::symlink("block", &block_folder).unwrap();
+        assert_eq!(unknown_facts(), unknown_nvme(UnknownReason::Unreadable), "link to itself");
+
+        std::fs::remove_file(&block_folder).unwrap();
+        std::fs::create_dir(&block_folder).unwrap();
+        assert_eq!(unknown_facts(), [], "a host without block devices has no drives");
     }
 }

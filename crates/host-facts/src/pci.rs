@@ -59,9 +59,18 @@ impl PciDevice {
     }
 }
 
-/// Reads the functions in `/sys/bus/pci/devices`, and sorts them by address.
+/// Reads the functions in `/sys/bus/pci/devices`, and sorts them by address. A machine without PCI does not have the
+/// folder; if the folder cannot be read for another reason, it is unknown which devices the host has.
 pub fn observe(root: &Root, notes: &mut Notes) -> Vec<PciDevice> {
-    let names = notes.value_or_warning(root.list(DEVICE_FOLDER)).unwrap_or_default();
+    let listed = root.list(DEVICE_FOLDER);
+    if let Err(error) = &listed
+        && !error.is_not_found()
+    {
+        for path in ["capabilities.gpus", "capabilities.nvme", "capabilities.sriov"] {
+            notes.add_unknown(path, error.reason(), error.to_string());
+        }
+    }
+    let names = notes.value_or_warning(listed).unwrap_or_default();
     let mut devices: Vec<PciDevice> =
         names.iter().filter_map(|name| read_device(root, name, notes)).collect();
     devices.sort_by_key(|device| device.address);
@@ -182,6 +191,24 @@ mod tests {
         assert_eq!(last(vmd).as_deref(), Some("10000:01:00.0"));
         assert_eq!(last("../../devices/pci0000:00/0000:00:14.0/usb1/1-1/net/usb0"), None);
         assert_eq!(last("../../devices/virtual/net/lo"), None);
+    }
+
+    #[test]
+    fn devices_are_unknown_if_the_functions_cannot_be_listed() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = Root::open(folder.path()).unwrap();
+        let unknown_paths = || {
+            let mut notes = Notes::default();
+            assert_eq!(observe(&root, &mut notes), []);
+            notes.unknown_facts.into_iter().map(|unknown| unknown.path).collect::<Vec<_>>()
+        };
+        assert_eq!(unknown_paths(), [""; 0], "a machine without PCI");
+
+        let device_folder = folder.path().join(DEVICE_FOLDER);
+        std::fs::create_dir_all(device_folder.parent().unwrap()).unwrap();
+        std::os::unix::fs::symlink("devices", &device_folder).unwrap();
+        let unknown = ["capabilities.gpus", "capabilities.nvme", "capabilities.sriov"];
+        assert_eq!(unknown_paths(), unknown, "link to itself");
     }
 
     proptest! {
