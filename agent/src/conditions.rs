@@ -42,7 +42,7 @@ pub struct Input<'a> {
     pub spec: &'a InfraNodeSpec,
     /// Client certificate of the agent, if it has one.
     pub certificate: Option<Validity>,
-    /// Verdicts on the trunks of host networks.
+    /// Results of the verification of trunks, by host network.
     pub trunks: &'a BTreeMap<String, TrunkStatus>,
     /// Addresses of VMs that other machines use.
     pub address_conflicts: &'a [AddressConflictStatus],
@@ -448,12 +448,12 @@ mod tests {
         let begin = SystemTime::UNIX_EPOCH + Duration::from_secs(1_767_225_600);
         let day = |n: u64| begin + Duration::from_secs(n * 86_400);
         let certificate = Validity { not_before: begin, not_after: day(30) };
-        let verdict = |n| credential_valid_condition(&certificate, day(n));
+        let condition_on_day = |n| credential_valid_condition(&certificate, day(n));
         let valid = "the agent's client certificate is valid until 2026-01-31T00:00:00Z";
-        assert_eq!(verdict(1), ConditionState::status_true(ConditionReason::Valid, valid));
-        let ConditionState { status, reason, message } = verdict(22);
+        assert_eq!(condition_on_day(1), ConditionState::status_true(ConditionReason::Valid, valid));
+        let ConditionState { status, reason, message } = condition_on_day(22);
         assert_eq!((status, reason), ("False", ConditionReason::ExpiresSoon));
         assert!(message.starts_with(valid) && message.contains("agent-kubeconfig.sh"), "{message}");
-        assert_eq!(verdict(31).reason, ConditionReason::Expired);
+        assert_eq!(condition_on_day(31).reason, ConditionReason::Expired);
     }
 }

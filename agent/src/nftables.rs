@@ -29,7 +29,9 @@ pub(crate) mod message {
 
 /// Verdict that drops a frame (`NF_DROP`).
 pub(crate) const NF_DROP: u32 = 0;
+/// Type of the message that begins a batch (`NFNL_MSG_BATCH_BEGIN`).
 const BATCH_BEGIN: u16 = 0x10;
+/// Type of the message that ends a batch (`NFNL_MSG_BATCH_END`).
 const BATCH_END: u16 = 0x11;
 
 /// A netlink socket for transactions of nf_tables.

@@ -20,7 +20,7 @@ pub const LAST_MANIFEST_FILE: &str = "var/lib/berth/asked.json";
 /// Path of the HostLeases that the API server sent last, so that VMs get their addresses after a start of the agent
 /// while the API server is unreachable. `revert` removes the file.
 pub const LEASES_FILE: &str = "var/lib/berth/leases.json";
-/// Path of the last verdicts on the trunks of host networks, for `berth-agent check`. `revert` removes the file.
+/// Path of the last results of the verification of trunks, for `berth-agent check`. `revert` removes the file.
 pub const TRUNK_FILE: &str = "var/lib/berth/trunk.json";
 /// Path of the addresses of VMs that other machines use, for `berth-agent check`. `revert` removes the file.
 pub const CONFLICTS_FILE: &str = "var/lib/berth/conflicts.json";
@@ -54,7 +54,7 @@ pub fn write_kubelet_record(root: &Root, record: &StartRecord) -> Result<(), Wri
     save_file(root, KUBELET_RECORD_FILE, &record.render())
 }
 
-/// Saves the last verdicts on the trunks of host networks.
+/// Saves the last results of the verification of trunks.
 ///
 /// # Errors
 /// If the file cannot be written; see [`save_last_manifest`].
@@ -62,14 +62,14 @@ pub fn save_trunk_record(root: &Root, record: &TrunkRecord) -> Result<(), WriteE
     save_file(root, TRUNK_FILE, &serde_json::to_string(record).unwrap_or_default())
 }
 
-/// Last verdicts on the trunks of host networks, as the daemon saves them.
+/// Last results of the verification of trunks, as the daemon saves them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TrunkRecord {
-    /// Boot of the host in which the verdicts were reached.
+    /// Boot of the host in which the trunks were verified.
     #[serde(rename = "bootID")]
     pub boot_id: String,
-    /// Verdict of each host network.
+    /// Result of each host network.
     pub networks: BTreeMap<String, TrunkStatus>,
 }
 
@@ -85,7 +85,7 @@ pub fn save_conflict_record(root: &Root, record: &ConflictRecord) -> Result<(), 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ConflictRecord {
-    /// Boot of the host in which they were found.
+    /// Boot of the host in which the addresses were found.
     #[serde(rename = "bootID")]
     pub boot_id: String,
     /// The addresses.

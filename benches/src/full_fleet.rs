@@ -20,8 +20,9 @@ pub(crate) const VMS_OF_HOST: [(u32, u64, u32); 10] = [
     (4, 14, 1),
     (4, 14, 1),
 ];
-/// Number of VMs of a MachineDeployment, and number of MachineDeployments of a tenant.
+/// Number of VMs of a MachineDeployment.
 const VMS_PER_DEPLOYMENT: usize = 25;
+/// Number of MachineDeployments of a tenant.
 const DEPLOYMENTS_PER_TENANT: usize = 10;
 
 /// Returns the name of a host by number.

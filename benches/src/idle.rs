@@ -21,6 +21,7 @@ const MEMORY_GOAL_MIB: f64 = 15.0;
 const CPU_GOAL_PERCENT: f64 = 0.1;
 /// Number of runs of `plan` that measure how much slower the emulated host is.
 const PLAN_RUNS: u32 = 20;
+/// Name of the agent's process.
 const AGENT: &str = "berth-agent";
 /// Daemons for comparison, which run on every systemd host.
 const PEER_DAEMONS: [&str; 3] = ["systemd-udevd", "systemd-logind", "systemd-journald"];

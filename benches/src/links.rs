@@ -16,11 +16,13 @@ use crate::progress::print_step;
 use crate::result::{BenchResult, Goal, Section, Table};
 use crate::stats::{median, percentile};
 
-/// Goals: the time of the agent divided by the time of the peer.
+/// Goal for the time in which the agent adds VLANs to a port, divided by the time of `bridge vlan add`.
 const VLANS_RATIO_GOAL: f64 = 1.0;
+/// Goal for the time in which the agent creates the links of all tenants, divided by the time of `ip -batch`.
 const TENANTS_RATIO_GOAL: f64 = 0.7;
 /// Goal for the milliseconds until a deleted bridge is restored.
 const REPAIR_GOAL_MILLIS: f64 = 1000.0;
+/// Number of tenants of each comparison.
 const TENANT_COUNT: u32 = 1000;
 /// Time limit. A thousand tenants take minutes on an emulated host.
 const TIMEOUT: Duration = Duration::from_secs(900);

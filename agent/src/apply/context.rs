@@ -1,4 +1,4 @@
-//! Access to the host, for changes.
+//! Context of an apply: the host that is changed, and the limits of the changes.
 
 use std::cell::{OnceCell, RefCell};
 use std::net::SocketAddr;
@@ -9,7 +9,7 @@ use super::links::kernel::Kernel;
 use crate::systemd::{Systemd, SystemdError};
 use berth_host_facts::root::Root;
 
-/// Access to the host whose settings are changed, with the limits of the changes.
+/// Context of an apply: the host that is changed, the limits of the changes, and functions that the apply calls.
 pub struct ApplyContext<'a> {
     pub(super) root: &'a Root,
     /// ID of the boot that the original values belong to.
@@ -39,7 +39,7 @@ impl std::fmt::Debug for ApplyContext<'_> {
 }
 
 impl<'a> ApplyContext<'a> {
-    /// Returns the access to the host with this root, for the boot with this ID.
+    /// Returns a context for changes below this root. `boot_id` identifies the running boot.
     #[must_use]
     pub fn new(root: &'a Root, boot_id: &'a str, progress: &'a dyn Fn()) -> Self {
         Self {

@@ -11,6 +11,7 @@ use berth_host_facts::setting::{KsmSetting, Setting};
 
 /// Time limit for unmerging. The usual rate is some GiB a second.
 const UNMERGE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Interval between two reads of the number of shared pages.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Unmerges all pages, waits until no page is shared, writes the setting, and restores the previous state

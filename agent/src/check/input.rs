@@ -24,7 +24,7 @@ pub struct Input<'a> {
     pub smt_control: Option<String>,
     /// Client certificate of an agent that runs as a systemd service, or the error that prevented reading it.
     pub certificate: Option<Result<ClientCertificate, UnreadableCertificate>>,
-    /// Verdicts on trunks that the daemon reached since the host booted; `None` if there are none.
+    /// Results of the verification of trunks since the host booted; `None` if there are none.
     pub trunks: Option<TrunkRecord>,
     /// Leases of the VMs that the daemon saved last; `None` if there are none.
     pub leases: Option<HostLeasesSpec>,
@@ -70,7 +70,7 @@ impl<'a> Input<'a> {
     }
 }
 
-/// Reads the verdicts on trunks. Verdicts of an earlier boot are stale, and are ignored.
+/// Reads the results of the verification of trunks. Results of an earlier boot are stale, and are ignored.
 fn read_trunks(root: &Root, facts: &HostFacts) -> Option<TrunkRecord> {
     let record: TrunkRecord = serde_json::from_str(&root.read(TRUNK_FILE).ok()?).ok()?;
     (facts.boot_id.as_ref() == Some(&record.boot_id)).then_some(record)

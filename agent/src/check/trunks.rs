@@ -11,7 +11,7 @@ pub(super) const CHECKS: &[Check] = &[Check {
     id: "network.trunk",
     title: "the switches carry the VLANs of tenants",
     explanation: "A VLAN that the switches do not carry connects the VMs of one host, but not the VMs of different hosts. The \
-        daemon exchanges probe frames with other hosts in every VLAN; this check reads its last verdict.",
+        daemon exchanges probe frames with other hosts in every VLAN; this check reads its last result.",
     run: check_trunk,
 }];
 
@@ -19,7 +19,7 @@ fn check_trunk(input: &Input) -> Outcome {
     let record = input.trunks.as_ref().filter(|record| !record.networks.is_empty());
     let Some(record) = record else {
         return Outcome::skip(
-            "only the daemon (berth-agent run) probes trunks, and it has reached no verdict since this host booted",
+            "only the daemon (berth-agent run) probes trunks, and it has saved no result since this host booted",
         );
     };
     let with_state = |state| record.networks.iter().find(|(_, trunk)| trunk.state == state);

@@ -41,7 +41,7 @@ pub(super) struct CycleRunner {
     retries: RetryTracker,
     publisher: Publisher,
     scan: ScanResults,
-    /// Verdicts on trunks that are saved on disk.
+    /// Results of the verification of trunks that are saved on disk.
     saved_trunks: Option<TrunkRecord>,
     saved_conflicts: Option<ConflictRecord>,
 }
@@ -275,7 +275,7 @@ impl CycleRunner {
         candidate.into_desired(mismatch)
     }
 
-    /// Saves the verdicts on trunks for `berth-agent check`, if they changed.
+    /// Saves the results of the verification of trunks for `berth-agent check`, if they changed.
     fn save_trunks(&mut self) {
         // An agent with `--observe` has no state folder.
         let Some(networks) = self.publisher.trunks().filter(|_| !self.settings.observe) else {
@@ -290,7 +290,9 @@ impl CycleRunner {
         }
         match state_folder::save_trunk_record(&self.root, &record) {
             Ok(()) => self.saved_trunks = Some(record),
-            Err(error) => tracing::warn!(%error, "failed to save the verdicts on trunks"),
+            Err(error) => {
+                tracing::warn!(%error, "failed to save the results of the verification of trunks")
+            }
         }
     }
 

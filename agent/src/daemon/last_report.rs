@@ -21,7 +21,7 @@ pub(super) fn merge_unknown_facts(
         status.networks.clone_from(&previous.networks);
     }
     if status.unknown.iter().any(|unknown| unknown.path.starts_with("allocations")) {
-        // `allocated.hugepages` contains all pods that have a control group.
+        // `hugepage_limits` contains all pods that have a control group.
         let is_running = |uid: &str| facts.pod_allocations.hugepage_limits.contains_key(uid);
         merge_allocations(&mut status.allocations, &previous.allocations, is_running);
     }

@@ -36,18 +36,24 @@ pub(super) struct WatchedLinks {
     pub(super) network_desired: Arc<Notify>,
 }
 
-/// Multicast groups (`enum rtnetlink_groups`). The event of a link includes its VLANs as a bridge
+/// Multicast groups of the watched events (`enum rtnetlink_groups`). The event of a link includes its VLANs as a bridge
 /// port.
 const MULTICAST_GROUPS: [u32; 3] = [RTNLGRP_LINK, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV6_IFADDR];
+/// Multicast group of events of links.
 const RTNLGRP_LINK: u32 = 1;
+/// Multicast group of events of IPv4 addresses.
 const RTNLGRP_IPV4_IFADDR: u32 = 5;
+/// Multicast group of events of IPv6 addresses.
 const RTNLGRP_IPV6_IFADDR: u32 = 9;
-/// Message types after [`RTM_NEWLINK`].
+/// Type of the message that a link was deleted.
 const RTM_DELLINK: u16 = 17;
+/// Type of the message that an address was added.
 const RTM_NEWADDR: u16 = 20;
-/// Attributes of a link.
+/// Attribute with the name of a link.
 const IFLA_IFNAME: u16 = 3;
+/// Attribute with the index of the link on which a link is stacked.
 const IFLA_LINK: u16 = 5;
+/// Attribute with the index of the bridge or bond that a link is a port of.
 const IFLA_MASTER: u16 = 10;
 
 /// Size of the receive buffer. When an uplink with a thousand VLAN links goes down, the kernel

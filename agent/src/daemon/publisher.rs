@@ -89,7 +89,7 @@ impl Publisher {
         self.trunk_monitor = Some(monitor);
     }
 
-    /// Returns the verdicts on trunks that were published last.
+    /// Returns the results of the verification of trunks that were published last, by host network.
     pub(super) fn trunks(&self) -> Option<&BTreeMap<String, TrunkStatus>> {
         self.trunks.as_ref().map(|trunks| &trunks.networks)
     }

@@ -26,7 +26,7 @@ pub(super) struct Input<'a> {
     pub(super) changes: Vec<ChangeStatus>,
     /// The previous status, for facts that are unknown now.
     pub(super) previous_status: Option<&'a InfraNodeStatus>,
-    /// Verdicts on trunks, and neighbours.
+    /// Results of the verification of trunks, and the neighbours of links.
     pub(super) trunks: &'a TrunkReport,
     /// Addresses of VMs that other machines use.
     pub(super) address_conflicts: &'a [AddressConflictStatus],

@@ -208,10 +208,13 @@ fn report(shared: &DhcpContext, plan: &ServedPort, problem: Problem) {
     drop(shared.problems.try_send(PortProblem { port: plan.clone(), problem }));
 }
 
-/// Reasons why the agent itself does not answer a frame, as a label of the metric.
+/// Reason of an ignored frame, as a label of the metric: the port has too many Ethernet addresses.
 const TOO_MANY_GUESTS: &str = "too_many_guests";
+/// Reason of an ignored frame, as a label of the metric: the answer could not be sent.
 const SEND_FAILED: &str = "send_failed";
+/// Reason of an ignored frame, as a label of the metric: a VM declined the address of another VM.
 const FOREIGN_DECLINE: &str = "foreign_decline";
+/// Reason of an ignored frame, as a label of the metric: it is unknown which VM sent the decline.
 const UNKNOWN_SENDER: &str = "unknown_sender";
 
 fn count_sent(shared: &DhcpContext, plan: &ServedPort, kind: AnswerKind, sent: io::Result<()>) {

@@ -7,8 +7,9 @@ use berth_trunk_probe::{KeyError, ProbeKeys};
 use nix::fcntl::AtFlags;
 use nix::sys::stat::fstatat;
 
-/// Bits of a file's mode: all permissions, and those of users other than its owner and its group.
+/// Bits of a file's mode that contain all permissions.
 const PERMISSIONS: u32 = 0o7777;
+/// Bits of a file's mode that contain the permissions of users other than the owner and the group.
 const OTHER_USERS: u32 = 0o007;
 
 /// Reason why there are no keys.

@@ -48,7 +48,7 @@ impl LinkProbe {
         Ok(Self { results, _targets: sender })
     }
 
-    /// Returns the verdict; `None` before the first one.
+    /// Returns the result of the verification; `None` before the first result.
     #[must_use]
     pub fn status(&self) -> Option<TrunkStatus> {
         self.results.report(&TrunkReport::default()).networks.remove(NETWORK)

@@ -18,7 +18,7 @@ const PROBES: ReceiveOptions = ReceiveOptions {
     ethertype: ETHERTYPE,
     group: DESTINATION,
     before_bridge: true,
-    // All agents may start at the same time.
+    // If all agents start at the same time, their probes arrive in bursts.
     buffer_bytes: 4 << 20,
 };
 /// Time after the start in which the absence of other agents proves nothing.

@@ -40,7 +40,7 @@ struct Inner {
 /// Result of one network.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct NetworkResult {
-    /// The status; `None` until there is a verdict after the start.
+    /// The status; `None` until the first verification after the start has a result.
     pub(super) status: Option<TrunkStatus>,
     /// Number of hosts from which VLANs were received.
     pub(super) hosts: usize,
@@ -54,10 +54,10 @@ struct KnownNeighbor {
     expires: Instant,
 }
 
-/// Verdicts and neighbours to publish.
+/// Results of the verification of trunks, and the neighbours of links, to publish.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct TrunkReport {
-    /// Verdict of each network that is probed.
+    /// Result of the verification of each network that is probed.
     pub(crate) networks: BTreeMap<String, TrunkStatus>,
     /// Number of hosts from which VLANs were received, by network.
     pub(crate) hosts: BTreeMap<String, usize>,
@@ -175,7 +175,7 @@ impl TrunkReport {
         }
     }
 
-    /// Adds the verdicts and neighbours to a status.
+    /// Adds the results of the verification, and the neighbours, to a status.
     pub(crate) fn add_to_status(&self, status: &mut InfraNodeStatus) {
         for network in &mut status.networks {
             network.trunk = self.networks.get(&network.name).cloned();
@@ -198,7 +198,7 @@ pub(crate) fn most_urgent_unknown(
     networks.iter().filter(|(_, trunk)| trunk.state == TrunkState::Unknown).min_by_key(urgency)
 }
 
-/// Returns the status of a network without a verdict.
+/// Returns the status of a network whose trunk could be neither verified nor found faulty.
 pub(super) fn unknown_status(
     reason: TrunkUnknownReason,
     message: impl Into<String>,

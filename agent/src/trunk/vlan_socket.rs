@@ -29,9 +29,10 @@ const TP_STATUS_VLAN_VALID: u32 = 1 << 4;
 const VLAN_ID_BITS: u16 = 0x0FFF;
 /// Size of `struct tpacket_auxdata`.
 const AUXDATA_BYTES: usize = 20;
+/// Size of an Ethernet header without a VLAN tag.
 const ETHERNET_HEADER_BYTES: usize = 14;
 
-/// Requests the control message with the VLAN.
+/// Socket option that requests a control message with the VLAN of each received frame.
 #[derive(Debug, Clone, Copy)]
 struct PacketAuxdata;
 nix::setsockopt_impl!(
@@ -42,7 +43,7 @@ nix::setsockopt_impl!(
     sockopt::SetBool
 );
 
-/// Excludes frames that the host sends, which the kernel otherwise copies for the socket.
+/// Socket option that excludes frames that the host sends, which the kernel otherwise copies for the socket.
 #[derive(Debug, Clone, Copy)]
 struct PacketIgnoreOutgoing;
 nix::setsockopt_impl!(
@@ -53,7 +54,7 @@ nix::setsockopt_impl!(
     sockopt::SetBool
 );
 
-/// Receives the frames of a multicast address.
+/// Socket option that requests the frames sent to a multicast address.
 #[derive(Debug, Clone, Copy)]
 struct PacketAddMembership;
 nix::setsockopt_impl!(
@@ -195,6 +196,7 @@ fn filter(ethertype: u16, group: MacAddress) -> [SockFilter; 10] {
     const RETURN: u16 = 0x06;
     /// Offset of `skb->pkt_type`: `SKF_AD_OFF + SKF_AD_PKTTYPE`.
     const PACKET_TYPE: u32 = 0xFFFF_F000 + 4;
+    /// Value of `skb->pkt_type` for a frame that the host sends.
     const PACKET_OUTGOING: u32 = 4;
     const ETHERTYPE_OFFSET: u32 = 12;
     let MacAddress([a, b, c, d, e, f]) = group;

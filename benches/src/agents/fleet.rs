@@ -24,6 +24,7 @@ use crate::memory::Usage;
 /// (`fs.inotify.max_user_instances`) and an agent uses one instance, so the benchmark spreads the agents over several
 /// users. In production, one agent runs on a host.
 const AGENTS_PER_USER: usize = 60;
+/// UID of the first of these users; the other users have the next UIDs.
 const FIRST_UID: u32 = 60_600;
 /// Time between the starts of two agents.
 const START_INTERVAL: Duration = Duration::from_millis(50);

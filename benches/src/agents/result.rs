@@ -10,8 +10,9 @@ use crate::stats::{median, percentile};
 
 /// Goal for the resident memory of an agent, in MiB.
 const MEMORY_GOAL_MIB: f64 = 15.0;
-/// Seconds between two renewals of a Lease, and the allowed factor above the resulting request rate.
+/// Seconds between two renewals of a Lease.
 const RENEWAL_SECONDS: f64 = 30.0;
+/// Goal for the write requests while nothing changes, as a factor of the renewals of Leases.
 const ALLOWED_WRITE_FACTOR: f64 = 1.2;
 
 /// Returns the result with all tables and goals.

@@ -19,6 +19,7 @@ use super::tenant::Tenant;
 
 /// Maximum number of attempts of a reconcile, as in the controller. The next reconcile has an updated index.
 const MAX_ATTEMPTS: usize = 32;
+/// Time after the release of an address in which no machine gets the address.
 const QUARANTINE: SignedDuration = SignedDuration::from_secs(300);
 
 /// Size of a race.

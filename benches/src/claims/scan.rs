@@ -10,8 +10,9 @@ use std::net::Ipv4Addr;
 
 use anyhow::{Context, Result};
 
-/// The range of the tenants' pool: 10.0.0.0/16 without network, gateway and broadcast address.
+/// First address of the tenants' pool: 10.0.0.2, the first after the network address and the gateway.
 const FIRST_ADDRESS: u32 = 0x0a00_0002;
+/// Last address of the tenants' pool: 10.0.255.254, the last before the broadcast address.
 const LAST_ADDRESS: u32 = 0x0a00_fffe;
 /// Addresses that the tenants' pool excludes.
 const EXCLUDED_ADDRESSES: std::ops::RangeInclusive<u32> = 0x0a00_0100..=0x0a00_01ff;

@@ -41,7 +41,7 @@ pub(super) struct MeasuredServer {
     pub(super) server: Server,
     /// Answers by the number of guests that start at the same time, in ascending order.
     pub(super) loads: BTreeMap<u16, MeasuredLoad>,
-    /// Resident memory at the end.
+    /// Resident memory of the server after all loads, in MiB.
     pub(super) resident_mib: f64,
 }
 

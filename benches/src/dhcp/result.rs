@@ -8,6 +8,7 @@ use crate::stats::{median, percentile};
 
 /// Goal for the 99th percentile of the answers to one guest at a time, in milliseconds.
 const P99_GOAL_MILLIS: f64 = 5.0;
+/// Number of guests that start at the same time in the measurement that the goal limits.
 const SINGLE_GUEST: u16 = 1;
 
 /// Builds the result.

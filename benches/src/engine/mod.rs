@@ -32,12 +32,15 @@ const RATE_GOALS: [(Workload, f64); 3] = [
 ];
 /// Goal: 99th percentile of the decision time in microseconds.
 const P99_GOAL_MICROS: f64 = 100.0;
-/// Goals of a rebuild: seconds, and resident MiB.
+/// Goal for the seconds of a rebuild.
 const REBUILD_GOAL_SECONDS: f64 = 1.0;
+/// Goal for the resident memory after a rebuild, in MiB.
 const RESIDENT_GOAL_MIB: f64 = 300.0;
+/// Number of hosts of a rebuild.
 const REBUILD_HOSTS: usize = 5_000;
 /// Number of decisions of the peer with `PEER_HOSTS` hosts. The number is lower with more hosts.
 const PEER_PAIRS: usize = 2_000;
+/// Smallest measured number of hosts.
 const PEER_HOSTS: usize = 5_000;
 
 /// Number of hosts, and percentage of the MachineDeployments whose VMs are control planes.

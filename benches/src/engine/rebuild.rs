@@ -19,8 +19,9 @@ use crate::full_fleet::{self, Launcher, PAGE_SIZE, VMS_OF_HOST, allocations};
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct RebuildCost {
     pub(super) pods: usize,
-    /// Total seconds, and seconds for the hosts. The time includes parsing the InfraNodes and adding the pods.
+    /// Seconds of the whole rebuild, including parsing the InfraNodes and adding the pods.
     pub(super) seconds: f64,
+    /// Seconds for the hosts, which are a part of `seconds`.
     pub(super) hosts_seconds: f64,
     /// Resident MiB after the rebuild.
     pub(super) resident_mib: f64,

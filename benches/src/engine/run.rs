@@ -25,9 +25,11 @@ pub(super) struct WorkloadMeasurements {
     /// Checksum of all decisions, including the decisions that filled the hosts. Two runs with the same checksum made
     /// the same decisions.
     pub(super) checksum: u64,
-    /// Microseconds to read the rules of a pod, to choose and reserve a host, and to remove another pod.
+    /// Microseconds to read the rules of each pod.
     pub(super) request_micros: Vec<f64>,
+    /// Microseconds to choose and reserve a host for each pod.
     pub(super) place_micros: Vec<f64>,
+    /// Microseconds to remove another pod after each placement.
     pub(super) remove_micros: Vec<f64>,
     /// Microseconds of the peer for a decision and a removal.
     pub(super) peer_micros: Vec<f64>,

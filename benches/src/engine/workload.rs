@@ -19,8 +19,9 @@ use crate::full_fleet::{self, PAGE_SIZE, host_labels, taints};
 /// Probability that the next VM belongs to the MachineDeployment of the previous VM. At Azure, 91 to 98 % of the VMs
 /// have the same size and rules as the previous VM.
 const SAME_DEPLOYMENT_PROBABILITY: f64 = 0.91;
-/// Number of VMs of a MachineDeployment, and number of MachineDeployments of a tenant.
+/// Number of VMs of a MachineDeployment.
 const VMS_PER_DEPLOYMENT: u64 = 25;
+/// Number of MachineDeployments of a tenant.
 const DEPLOYMENTS_PER_TENANT: usize = 10;
 
 /// CPUs, GiB, and the percentage of VMs with this size.

@@ -9,8 +9,9 @@ use crate::full_fleet::{self, Launcher, VMS_OF_HOST};
 
 /// Number of calls of each kind before the measurement.
 const WARM_UP_CALLS: usize = 50;
-/// Size of the VMs. A VM is either pinned with huge pages, or has neither.
+/// Number of CPUs of each VM.
 const CPUS: u32 = 4;
+/// Memory of each VM in GiB. A pinned VM has huge pages; a VM that shares CPUs has none.
 const GIB: u64 = 14;
 /// Number of VMs of a MachineDeployment. The first VM of the next MachineDeployment has new rules.
 const VMS_PER_DEPLOYMENT: usize = 25;

@@ -64,7 +64,7 @@ struct Measurements {
     pods: (usize, usize),
     cold_starts: Vec<ColdStart>,
     filter_times: FilterTimes,
-    /// Usage of the controller of the last start, after all calls.
+    /// CPU time and memory of the controller of the last start, after all calls.
     usage: Usage,
 }
 

@@ -15,6 +15,7 @@ use crate::memory::Usage;
 
 /// Time limit until hosts and pods are listed.
 const TIMEOUT: Duration = Duration::from_secs(300);
+/// Interval between two checks of the lists, and between two checks of the end of the process.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 const LISTED_METRIC: &str = "berth_assignment_listed_timestamp_seconds";
 

@@ -30,8 +30,9 @@ const TIMEOUT: Duration = Duration::from_secs(1800);
 const SETTLE_TIME: Duration = Duration::from_secs(5);
 /// Interval between two reads of a Node of a real API server.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// Label of a host that the controller copies to Nodes. The peer sets [`PEER_LABEL`] instead.
+/// Label of a host that the controller copies to Nodes.
 const LABEL: &str = "example.com/rack";
+/// Label that the plain client sets on Nodes.
 const PEER_LABEL: &str = "example.com/peer";
 
 /// Measures the controller with connections to many tenants.

@@ -68,7 +68,7 @@ pub(crate) struct Args {
 #[derive(Debug)]
 struct Measurements {
     version: Version,
-    /// Seconds since the first TenantCluster was created.
+    /// Seconds from the first TenantCluster until all tenants reached each state.
     tenant_times: TenantTimes,
     /// Seconds from the first MachineDeployment until all machines and their Secrets exist.
     machines_seconds: f64,
@@ -77,7 +77,7 @@ struct Measurements {
     quiet_phase: Phase,
     /// Phase after a restart of the controller.
     restart_phase: Phase,
-    /// A minute after the restart, with resyncs.
+    /// Phase of a minute after the restart phase, in which nothing changes and the controller resyncs its objects.
     resync_phase: Phase,
     /// Number of objects that the controller has created, for tenants and for machines.
     created_objects: (u64, u64),

@@ -29,6 +29,7 @@ const TENANT_KINDS: [(&str, &str, &str); 8] = [
     ),
     ("instancetype.kubevirt.io/v1beta1", "VirtualMachinePreference", "virtualmachinepreferences"),
 ];
+/// API version, kind and plural of the VM of a machine.
 const VM_KIND: (&str, &str, &str) = ("kubevirt.io/v1", "VirtualMachine", "virtualmachines");
 const SECRET_KIND: (&str, &str, &str) = ("v1", "Secret", "secrets");
 

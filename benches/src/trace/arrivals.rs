@@ -13,9 +13,10 @@ use crate::fleet::Size;
 
 /// Number of threads of a core. With `full-pcpus-only` the kubelet allocates whole cores only.
 const THREADS_PER_CORE: u32 = 2;
-/// Units of the trace for one core, and GiB for each memory unit of the trace. 14 memory units for 100 core units
-/// equal the 3.5 GiB that Azure gave a vCPU at that time.
+/// Number of core units of the trace for one core.
 const TRACE_UNITS_PER_CORE: f64 = 100.0;
+/// GiB of one memory unit of the trace. VMs usually have 14 memory units for 100 core units, which equals the 3.5 GiB
+/// that Azure gave a vCPU at that time.
 const GIB_PER_TRACE_UNIT: f64 = 0.25;
 
 /// A VM with start and end in days.
@@ -35,8 +36,9 @@ pub(super) struct Trace {
     pub(super) vms: Vec<Vm>,
     /// Length of the trace in whole days.
     pub(super) days: f64,
-    /// Number of VMs that are too large for a zone, and their fraction of the time-weighted CPUs.
+    /// Number of VMs that are too large for a zone.
     pub(super) oversized_vms: usize,
+    /// Time-weighted CPUs of the VMs that are too large for a zone, as a fraction of the CPUs of all VMs.
     pub(super) oversized_fraction: f64,
 }
 

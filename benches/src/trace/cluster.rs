@@ -19,8 +19,9 @@ pub(super) struct Cluster {
 pub(super) struct Host {
     /// Resources that the kubelet has allocated.
     pub(super) state: HostState,
-    /// Allocatable and requested resources, as kube-scheduler counts the resources.
+    /// Allocatable resources of the Node.
     pub(super) allocatable: NodeTotals,
+    /// Sum of the resources that the pods request, as kube-scheduler counts them.
     pub(super) requested: NodeTotals,
     pods_limit: usize,
     /// Free resources of each zone.

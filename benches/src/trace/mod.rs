@@ -72,9 +72,9 @@ struct TraceResult {
     runs: Vec<LoadRun>,
 }
 
-/// Largest fraction of VMs that may be lost at an accepted load, and number of bisection steps to find the highest
-/// accepted load.
+/// Largest fraction of VMs that may be lost at an accepted load.
 const MAX_LOST_FRACTION: f64 = 0.01;
+/// Number of bisection steps to find the highest accepted load.
 const BISECTION_STEPS: u32 = 7;
 
 /// Replays the traces, publishes the result and draws the plot. Returns true if all goals are met.

@@ -37,9 +37,11 @@ pub(super) const POLICY_NAMES: [&str; 5] = [
     "full-information best fit",
     "Berth",
 ];
-/// Indexes into [`POLICY_NAMES`].
+/// Index of the policy of kube-scheduler with defaults in [`POLICY_NAMES`].
 pub(super) const DEFAULT_POLICY: usize = 1;
+/// Index of the policy with full information in [`POLICY_NAMES`].
 pub(super) const BEST_FIT_POLICY: usize = 3;
+/// Index of Berth's policy in [`POLICY_NAMES`].
 pub(super) const BERTH_POLICY: usize = 4;
 
 /// Returns the policy at an index of [`POLICY_NAMES`].

@@ -20,21 +20,25 @@ const POINTS_PER_DAY: f64 = 12.0;
 /// Result of one run.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outcome {
-    /// Pinned CPUs and requested CPUs as fractions of all CPUs: values over time from day 0, and mean values.
+    /// Pinned CPUs as a fraction of all CPUs, over time from day 0.
     pub(super) pinned_curve: Vec<f64>,
+    /// Requested CPUs as a fraction of all CPUs, over time from day 0.
     pub(super) requested_curve: Vec<f64>,
+    /// Time-weighted mean of the pinned CPUs, as a fraction of all CPUs.
     pub(super) mean_pinned: f64,
+    /// Time-weighted mean of the requested CPUs, as a fraction of all CPUs.
     pub(super) mean_requested: f64,
     /// Average number of hosts without VMs, as a fraction of all hosts.
     pub(super) empty_fraction: f64,
-    /// Number of all VMs and of VMs that did not run, by size class.
+    /// Number of all VMs, by size class.
     pub(super) vms_by_class: [usize; SIZE_CLASSES.len()],
+    /// Number of VMs that did not run, by size class.
     pub(super) rejected_by_class: [usize; SIZE_CLASSES.len()],
     /// Number of VMs that the kubelet of the chosen host refused. `rejected_by_class` includes these VMs.
     pub(super) refused_count: usize,
-    /// Free CPUs as a fraction of all CPUs, while VMs with the sizes of the trace are added at the end: when the first
-    /// VM finds no host, and when no VM finds a host.
+    /// Free CPUs as a fraction of all CPUs, when the first of the VMs that [`fill_cluster`] adds finds no host.
     pub(super) free_at_first_unplaced: f64,
+    /// Free CPUs as a fraction of all CPUs, when none of the VMs that [`fill_cluster`] adds finds a host.
     pub(super) stranded_fraction: f64,
     /// Nanoseconds of each decision.
     pub(super) decision_nanos: Vec<f64>,

@@ -9,9 +9,9 @@ use crate::fleet::{PINNABLE_CPUS, ZONE_CPUS, ZONE_GIB};
 use crate::result::{BenchResult, Goal, Section, Table};
 use crate::stats::percentile;
 
-/// Goals in percentage points of the pinnable CPUs: minimum lead of Berth over the default policy, and maximum lag of
-/// Berth behind full information.
+/// Goal for the minimum lead of Berth over the default policy, in percentage points of the pinnable CPUs.
 const MIN_AHEAD_POINTS: f64 = 10.0;
+/// Goal for the maximum lag of Berth behind full information, in percentage points of the pinnable CPUs.
 const MAX_BEHIND_POINTS: f64 = 3.0;
 
 /// Source of the VMs.

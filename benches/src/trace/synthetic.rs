@@ -12,25 +12,30 @@ use super::arrivals::{Trace, Vm};
 
 /// Length of the trace in days.
 const TRACE_DAYS: f64 = 14.0;
-/// VMs per hour, and relative amplitude of the daily change.
+/// Mean number of VMs that start per hour.
 const VMS_PER_HOUR: f64 = 134.0;
+/// Amplitude of the daily change of the arrival rate, as a fraction of the mean rate.
 const DAILY_AMPLITUDE: f64 = 0.45;
 /// Probability that the next VM keeps the type of the previous VM. Otherwise the type is drawn again, and the draw
 /// can return the same type.
 const SAME_TYPE_PROBABILITY: f64 = 0.904;
-/// Number of VMs that run from the beginning (16 % of the arriving VMs), and the fraction of these VMs that runs to the
-/// end.
+/// Number of VMs that run from the beginning, which equals 16 % of the VMs that start later.
 const INITIAL_VMS: usize = 7_200;
+/// Fraction of the VMs that run from the beginning, and also run to the end.
 const NEVER_STOPPING_INITIAL_FRACTION: f64 = 0.57;
-/// Lifetime of a VM: median in minutes and sigma of a lognormal distribution, and the fraction of VMs that never stop.
+/// Median lifetime of a VM in minutes. The lifetime has a lognormal distribution.
 const MEDIAN_LIFETIME_MINUTES: f64 = 34.0;
+/// Sigma of the lognormal distribution of the lifetime.
 const LIFETIME_SIGMA: f64 = 1.9;
+/// Fraction of VMs that never stop.
 const NEVER_STOPS_PROBABILITY: f64 = 0.03;
-/// Fraction of tenants with one VM. For the other tenants the number of VMs has a geometric distribution, and a few
-/// tenants have very many VMs.
+/// Fraction of tenants with one VM.
 const SINGLE_VM_TENANT_FRACTION: f64 = 0.89;
+/// Probability that a tenant with several VMs has another VM, so the number of VMs has a geometric distribution.
 const ANOTHER_VM_PROBABILITY: f64 = 0.52;
+/// Fraction of tenants with very many VMs.
 const LARGE_TENANT_FRACTION: f64 = 0.002;
+/// Maximum number of VMs of a tenant.
 const MAX_VMS_PER_TENANT: u64 = 200;
 
 /// Cores of a VM in units of the trace, and the fraction of VMs with this value. The trace also has VMs with less than

@@ -20,7 +20,9 @@ pub(super) struct Cost {
     pub(super) cpu_seconds: f64,
     /// Voluntary context switches.
     pub(super) wake_ups: f64,
+    /// Number of frames that the link sent.
     pub(super) sent: f64,
+    /// Number of frames that the link received.
     pub(super) received: f64,
 }
 

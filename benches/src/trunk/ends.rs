@@ -26,7 +26,7 @@ use super::cost::{Cost, Period};
 const PROBE_KEY: &str = "0123456789abcdef0123456789abcdef";
 /// Longest time until the VLANs are verified.
 const TIMEOUT: Duration = Duration::from_secs(120);
-/// Time between two reads of the verdict, which changes at most every 500 ms.
+/// Time between two reads of the result of the verification, which changes at most every 500 ms.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Time for which an agent continues to run after its measurement, so that the agent at the other end can complete its
 /// measurement.

@@ -263,10 +263,11 @@ pub fn serialize_request(message: Message, flags: u16, sequence: u32) -> Vec<u8>
     bytes
 }
 
-/// Offset of a message's type, in bytes. `SEQUENCE_OFFSET` is the offset of the sequence number, and `INDEX_OFFSET` is
-/// the offset of the interface index in `ifinfomsg` and `ifaddrmsg`.
+/// Offset of a message's type, in bytes.
 const TYPE_OFFSET: usize = 4;
+/// Offset of a message's sequence number, in bytes.
 const SEQUENCE_OFFSET: usize = 8;
+/// Offset of the interface index in a message about a link or an address (`ifinfomsg`, `ifaddrmsg`), in bytes.
 const INDEX_OFFSET: usize = 20;
 /// Type of a message that describes a link.
 pub const RTM_NEWLINK: u16 = 16;

@@ -78,6 +78,7 @@ mod message_types {
 
 /// Subsystem of nf_tables in netlink messages (`NFNL_SUBSYS_NFTABLES`).
 pub const NFNL_SUBSYS_NFTABLES: u8 = 10;
+/// Family of tables for bridges (`NFPROTO_BRIDGE`).
 const FAMILY_BRIDGE: u8 = 7;
 /// Length of `nlmsghdr` in bytes.
 const NLMSGHDR_LENGTH: usize = 16;
@@ -85,6 +86,7 @@ const NLMSGHDR_LENGTH: usize = 16;
 pub const HEADERS_LENGTH: usize = 20;
 /// Type of an acknowledgement or error, which ends an answer (`nlmsghdr.nlmsg_type`).
 const NLMSG_ERROR: u16 = 2;
+/// Type of the message that ends a dump (`nlmsghdr.nlmsg_type`).
 const NLMSG_DONE: u16 = 3;
 
 /// Number of the attribute with the table's name, which is the same in all messages about tables, chains, rules and

@@ -105,6 +105,7 @@ fn replace_requests(filter: &FilterRecord) -> Vec<NftablesRequest> {
 const NFTA_LIST_ELEM: u16 = 1;
 /// Byte order of the host (`enum byteorder` of `nft`).
 const HOST_ENDIAN: u32 = 1;
+/// Byte order of the network (`enum byteorder` of `nft`).
 const BIG_ENDIAN: u32 = 2;
 
 /// Maximum number of elements of one message: the length of a netlink attribute has 16 bits.
@@ -156,15 +157,17 @@ fn data_value(bytes: &[u8]) -> Attributes {
 
 type Expression = (&'static str, Attributes);
 
-/// Numbers of the register that the expressions use (`NFT_REG_1`), and of the next register, which holds the rest of a
-/// key of more than 16 bytes.
+/// Number of the register that the expressions use (`NFT_REG_1`).
 const REGISTER: u32 = 1;
+/// Number of the next register, which holds the rest of a key of more than 16 bytes (`NFT_REG_2`).
 const NEXT_REGISTER: u32 = 2;
-/// Bases of a payload expression: `NFT_PAYLOAD_LL_HEADER` and `NFT_PAYLOAD_TRANSPORT_HEADER`.
+/// Base of a payload expression that loads bytes of the Ethernet header (`NFT_PAYLOAD_LL_HEADER`).
 const LINK_LAYER_HEADER: u32 = 0;
+/// Base of a payload expression that loads bytes of the UDP or ICMPv6 header (`NFT_PAYLOAD_TRANSPORT_HEADER`).
 const TRANSPORT_HEADER: u32 = 2;
-/// Protocol numbers of UDP and ICMPv6.
+/// Protocol number of UDP.
 const UDP: u8 = 17;
+/// Protocol number of ICMPv6.
 const ICMPV6: u8 = 58;
 
 fn expressions(rule: Rule) -> Vec<Expression> {

@@ -43,6 +43,7 @@ const PRECHECK_TIMEOUT: Duration = Duration::from_secs(4);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Additional time that the guard waits after the deadline of the agent's process.
 const GUARD_GRACE_PERIOD: Duration = Duration::from_secs(5);
+/// Interval between two reads of the state of the gateways, and between two connection attempts.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Note about a trial in progress, with all data that its rollback needs.

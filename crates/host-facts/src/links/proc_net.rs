@@ -9,8 +9,9 @@ use super::link::{Link, LinkKind};
 use super::routes::Routes;
 use crate::root::Root;
 
-/// Flags of `/proc/net/route` (`linux/route.h`).
+/// Flag of a route that is in use (`linux/route.h`).
 const RTF_UP: u32 = 0x1;
+/// Flag of a route that rejects packets (`linux/route.h`).
 const RTF_REJECT: u32 = 0x200;
 /// Flag that only `/proc/net/ipv6_route` has (`linux/ipv6_route.h`).
 const RTF_LOCAL: u32 = 0x8000_0000;
