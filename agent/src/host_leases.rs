@@ -96,7 +96,7 @@ mod tests {
 
     const INFRA_NODE: &str = "apiVersion: berth.dev/v1alpha1\nkind: InfraNode\nmetadata: {name: a}\nspec: {ksm: {mode: Auto}}\n";
 
-    fn texts(faults: &[Fault]) -> Vec<String> {
+    fn fault_texts(faults: &[Fault]) -> Vec<String> {
         faults.iter().map(ToString::to_string).collect()
     }
 
@@ -114,7 +114,7 @@ mod tests {
         let names: Vec<&str> = spec.networks.iter().map(|network| network.name.as_str()).collect();
         assert_eq!(names, ["cluster-a", "cluster-c"]);
         assert_eq!(spec.networks[0].leases.len(), 1);
-        let texts = texts(&faults);
+        let texts = fault_texts(&faults);
         for start in [
             "HostLeases spec.networks[0].future: `1`: unknown field",
             "HostLeases spec.networks[0].leases[1].mac: `2`",
@@ -143,13 +143,13 @@ mod tests {
         ] {
             let manifest = Manifest::parse(&text).unwrap();
             assert_eq!(manifest.leases.unwrap().networks[0].name, "cluster-a");
-            assert_eq!(texts(&manifest.faults), [] as [&str; 0]);
+            assert_eq!(fault_texts(&manifest.faults), [] as [&str; 0]);
             assert!(manifest.spec.ksm.is_some());
         }
         let other = Manifest::parse(&format!("{INFRA_NODE}---\n{}", leases("b"))).unwrap();
         assert_eq!(other.leases, None);
         assert_eq!(
-            texts(&other.faults),
+            fault_texts(&other.faults),
             ["HostLeases metadata.name: `b`: must be the name of the InfraNode"]
         );
         for text in [

@@ -18,7 +18,7 @@ use rtnetlink::packet_core::{NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_REQUES
 use crate::netlink::KernelRefusal;
 
 /// Message types that change objects (`enum nf_tables_msg_types`).
-pub(crate) mod message {
+pub(crate) mod message_types {
     pub(crate) const NEW_TABLE: u8 = 0;
     pub(crate) const DELETE_TABLE: u8 = 2;
     pub(crate) const NEW_CHAIN: u8 = 3;

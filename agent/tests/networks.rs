@@ -506,7 +506,7 @@ fn record_of_a_deleted_table_is_removed() {
     apply_plan(&mut facts, &removal);
     facts.links.filter = BridgeFilter::Absent;
     let plan = make_plan(&facts, "  {}");
-    assert!(plan.is_empty() && plan.stale_records.filter, "{:?}", change_lines(&plan));
+    assert!(plan.is_empty() && plan.stale_records.is_filter_stale, "{:?}", change_lines(&plan));
 }
 
 /// Generates a random spec of two networks with their tenants.

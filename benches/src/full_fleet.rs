@@ -81,7 +81,7 @@ pub(crate) struct Launcher {
     pub(crate) name: String,
     pub(crate) namespace: String,
     /// The uid of the VirtualMachineInstance.
-    pub(crate) instance: String,
+    pub(crate) instance_uid: String,
     pub(crate) cpus: u32,
     pub(crate) gib: u64,
     /// The MachineDeployment of the VM, if the scheduler must spread the VMs over hosts where possible.
@@ -96,7 +96,7 @@ impl Launcher {
         Self {
             name: format!("virt-launcher-vm-{host}-{at}"),
             namespace: format!("cluster-{}", deployment / DEPLOYMENTS_PER_TENANT),
-            instance: format!("{:08x}-0000-4000-8000-{at:012x}", host * 16 + at),
+            instance_uid: format!("{:08x}-0000-4000-8000-{at:012x}", host * 16 + at),
             cpus,
             gib,
             deployment: Some(format!("md-{deployment}")),
@@ -130,9 +130,9 @@ impl Launcher {
         let mut pod = json!({
             "metadata": {
                 "namespace": self.namespace, "name": self.name,
-                "labels": {"kubevirt.io": "virt-launcher", "kubevirt.io/created-by": self.instance},
+                "labels": {"kubevirt.io": "virt-launcher", "kubevirt.io/created-by": self.instance_uid},
                 "ownerReferences": [{"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
-                    "name": self.instance, "uid": self.instance, "controller": true}],
+                    "name": self.instance_uid, "uid": self.instance_uid, "controller": true}],
             },
             "spec": {
                 "schedulerName": berth_api::names::SCHEDULER_NAME,

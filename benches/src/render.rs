@@ -10,9 +10,9 @@ pub(crate) fn document(result: &BenchResult) -> String {
     let goals = if result.goals.is_empty() { String::new() } else { "## Goals".to_owned() };
     let command = format!("Command: `make bench`, or `{}`.", result.command);
     let blocks = iter::once(head)
-        .chain([list(&result.conditions)])
-        .chain(result.sections.iter().flat_map(section))
-        .chain([goals, self::goals(&result.goals), command]);
+        .chain([render_list(&result.conditions)])
+        .chain(result.sections.iter().flat_map(render_section))
+        .chain([goals, render_goals(&result.goals), command]);
     join(blocks)
 }
 
@@ -21,9 +21,9 @@ pub(crate) fn summary(result: &BenchResult) -> String {
     let first = result.sections.iter().flat_map(|section| &section.tables).next();
     join([
         format!("## {}, {}", result.title, result.date),
-        list(&result.conditions),
-        first.map(table).unwrap_or_default(),
-        goals(&result.goals),
+        render_list(&result.conditions),
+        first.map(render_table).unwrap_or_default(),
+        render_goals(&result.goals),
     ])
 }
 
@@ -33,34 +33,34 @@ fn join(blocks: impl IntoIterator<Item = String>) -> String {
     blocks.join("\n\n") + "\n"
 }
 
-fn section(section: &Section) -> Vec<String> {
+fn render_section(section: &Section) -> Vec<String> {
     let heading = section.heading.as_ref().map(|heading| format!("## {heading}"));
     let text = iter::once(section.text.trim().to_owned());
-    heading.into_iter().chain(text).chain(section.tables.iter().map(table)).collect()
+    heading.into_iter().chain(text).chain(section.tables.iter().map(render_table)).collect()
 }
 
-fn list(items: &[String]) -> String {
+fn render_list(items: &[String]) -> String {
     let items: Vec<String> = items.iter().map(|item| format!("- {item}")).collect();
     items.join("\n")
 }
 
-fn goals(goals: &[Goal]) -> String {
+fn render_goals(goals: &[Goal]) -> String {
     let line = |goal: &Goal| {
-        let verdict = if goal.met { "met" } else { "missed" };
-        format!("goal: {}: {verdict} ({})", goal.text, goal.value)
+        let result = if goal.met { "met" } else { "missed" };
+        format!("goal: {}: {result} ({})", goal.text, goal.value)
     };
-    list(&goals.iter().map(line).collect::<Vec<_>>())
+    render_list(&goals.iter().map(line).collect::<Vec<_>>())
 }
 
-fn table(table: &Table) -> String {
+fn render_table(table: &Table) -> String {
     let names = table.columns.iter().map(|column| column.name.as_str());
     let alignment = table.columns.iter().map(|column| if column.is_number { "--:" } else { "---" });
     let alignment = format!("|{}|", alignment.collect::<Vec<_>>().join("|"));
-    let rows = table.rows.iter().map(|cells| row(cells.iter().map(String::as_str)));
-    [row(names), alignment].into_iter().chain(rows).collect::<Vec<_>>().join("\n")
+    let rows = table.rows.iter().map(|cells| render_row(cells.iter().map(String::as_str)));
+    [render_row(names), alignment].into_iter().chain(rows).collect::<Vec<_>>().join("\n")
 }
 
-fn row<'a>(cells: impl Iterator<Item = &'a str>) -> String {
+fn render_row<'a>(cells: impl Iterator<Item = &'a str>) -> String {
     let cells: Vec<String> = cells.map(|cell| cell.replace('|', "\\|")).collect();
     format!("| {} |", cells.join(" | "))
 }

@@ -89,7 +89,7 @@ fn record_original_values(plan: &Plan, ledger: &mut Ledger) {
     for uplink in &plan.stale_records.uplinks {
         ledger.uplinks_set_up.remove(uplink);
     }
-    if plan.stale_records.filter {
+    if plan.stale_records.is_filter_stale {
         ledger.filter = None;
     }
     ledger.networks.extend(plan.records_to_adopt.clone());

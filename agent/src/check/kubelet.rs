@@ -25,7 +25,7 @@ pub(super) const CHECKS: &[Check] = &[
         explanation: "The kubelet reads its configuration when it starts. If its files changed since then, it admits pods \
             by the old values, and Berth reports the old values. If the old values are unknown, Berth reports none, and \
             no pinned VM is placed here.",
-        run: check_started_with,
+        run: check_running_config,
     },
     Check {
         id: "kubelet.cpu-state",
@@ -143,7 +143,7 @@ fn check_config(input: &Input) -> Outcome {
     )
 }
 
-fn check_started_with(input: &Input) -> Outcome {
+fn check_running_config(input: &Input) -> Outcome {
     let kubelet = &input.facts.kubelet;
     let sources = kubelet.sources.join(", ");
     let (message, evidence) = match &kubelet.running_config {

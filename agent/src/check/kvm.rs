@@ -146,7 +146,7 @@ fn check_device(input: &Input) -> Outcome {
     let evidence = &input.facts.kvm_evidence;
     match &evidence.device {
         None => match input.facts.kvm.state {
-            Some(KvmState::ModuleNotLoaded) => module_not_loaded(input),
+            Some(KvmState::ModuleNotLoaded) => module_not_loaded_outcome(input),
             _ => Outcome::skip("a captured tree has no devices to open"),
         },
         Some(KvmDevice::Absent) => match input.facts.kvm.state {
@@ -160,7 +160,7 @@ fn check_device(input: &Input) -> Outcome {
                     .with_evidence("/dev/kvm", "absent")
                     .remedy(FIRMWARE_REMEDY)
             }
-            Some(KvmState::ModuleNotLoaded) => module_not_loaded(input),
+            Some(KvmState::ModuleNotLoaded) => module_not_loaded_outcome(input),
             _ => Outcome::warn("the kernel has KVM, but its device node is not visible here")
                 .with_evidence("/dev/kvm", "absent")
                 .with_evidence("/sys/devices/virtual/misc/kvm", "present")
@@ -172,7 +172,7 @@ fn check_device(input: &Input) -> Outcome {
     }
 }
 
-fn module_not_loaded(input: &Input) -> Outcome {
+fn module_not_loaded_outcome(input: &Input) -> Outcome {
     let module = input.facts.kvm_evidence.module.unwrap_or("kvm");
     Outcome::fail(format!("the module {module} is not loaded"))
         .with_evidence(format!("/sys/module/{module}"), "absent")

@@ -172,7 +172,7 @@ mod tests {
     }
 
     /// Returns a shared bridge with an uplink, and a port of a VM.
-    fn shared(bridge: u32, port: u32) -> HostFacts {
+    fn shared_bridge_facts(bridge: u32, port: u32) -> HostFacts {
         facts(vec![
             created_by_berth(link("br-tenant", LinkKind::Bridge, bridge, None), "trunk"),
             link("trunk0", LinkKind::Physical, 9000, Some("br-tenant")),
@@ -181,7 +181,7 @@ mod tests {
     }
 
     /// Returns a tenant's bridge with a tunnel over a link with the MTU 1500.
-    fn overlay(bridge: u32, tunnel: u32) -> HostFacts {
+    fn tunnel_facts(bridge: u32, tunnel: u32) -> HostFacts {
         let mut lower = created_by_berth(
             link("tn5-x", LinkKind::Vxlan, tunnel, Some("tn5")),
             "overlay/cluster-a",
@@ -203,10 +203,10 @@ mod tests {
 
     #[test]
     fn ports_of_vms_have_at_most_the_mtu_of_the_bridge() {
-        assert_eq!(outcome(&shared(1500, 1500), None).status, Status::Pass);
+        assert_eq!(outcome(&shared_bridge_facts(1500, 1500), None).status, Status::Pass);
         // Another host may have a smaller MTU, which then applies to all VMs.
-        assert_eq!(outcome(&shared(9000, 1500), None).status, Status::Pass);
-        let large = outcome(&shared(1500, 9000), None);
+        assert_eq!(outcome(&shared_bridge_facts(9000, 1500), None).status, Status::Pass);
+        let large = outcome(&shared_bridge_facts(1500, 9000), None);
         assert_eq!(large.status, Status::Warn);
         assert_eq!(
             large.message,
@@ -216,10 +216,10 @@ mod tests {
 
     #[test]
     fn tunnels_need_room_in_the_link_below() {
-        assert_eq!(outcome(&overlay(1450, 1450), None).status, Status::Pass);
-        let narrow = outcome(&overlay(1450, 1400), None);
+        assert_eq!(outcome(&tunnel_facts(1450, 1450), None).status, Status::Pass);
+        let narrow = outcome(&tunnel_facts(1450, 1400), None);
         assert!(narrow.message.starts_with("tn5-x carries 1400 bytes"), "{narrow:?}");
-        let large = outcome(&overlay(1500, 1500), None);
+        let large = outcome(&tunnel_facts(1500, 1500), None);
         assert_eq!(large.status, Status::Fail);
         assert!(large.message.starts_with("eth0 carries 1450 bytes"), "{large:?}");
         assert!(large.remedy.unwrap().starts_with("ip link set eth0 mtu 1550"));
@@ -232,11 +232,17 @@ mod tests {
                 LeaseNetwork { name: name.to_owned(), mtu: Some(mtu), ..LeaseNetwork::default() };
             Some(HostLeasesSpec { networks: vec![network] })
         };
-        assert_eq!(outcome(&overlay(1450, 1450), leases("cluster-a", 1450)).status, Status::Pass);
-        assert_eq!(outcome(&overlay(1450, 1450), leases("cluster-b", 1500)).status, Status::Pass);
-        let large = outcome(&overlay(1450, 1450), leases("cluster-a", 1500));
+        assert_eq!(
+            outcome(&tunnel_facts(1450, 1450), leases("cluster-a", 1450)).status,
+            Status::Pass
+        );
+        assert_eq!(
+            outcome(&tunnel_facts(1450, 1450), leases("cluster-b", 1500)).status,
+            Status::Pass
+        );
+        let large = outcome(&tunnel_facts(1450, 1450), leases("cluster-a", 1500));
         assert_eq!(large.status, Status::Warn);
-        let mut facts = shared(1500, 1500);
+        let mut facts = shared_bridge_facts(1500, 1500);
         let tenants = [(120, "cluster-a".to_owned())].into();
         let record = NetworkRecord { tenants, ..NetworkRecord::default() };
         facts.ledger.networks.insert("trunk".to_owned(), record);
@@ -254,7 +260,7 @@ mod tests {
             tunnel in 1440_u32..1460,
             port in 1440_u32..1460,
         ) {
-            let mut host = overlay(bridge, tunnel);
+            let mut host = tunnel_facts(bridge, tunnel);
             host.links.all.push(link("vnet0", LinkKind::Tun, port, Some("tn5")));
             let is_carried = bridge <= tunnel.min(1450) && port <= bridge;
             prop_assert_eq!(outcome(&host, None).status == Status::Pass, is_carried);

@@ -256,8 +256,8 @@ impl Metrics {
             if status.reason == Some(TrunkUnknownReason::NoKey) {
                 continue;
             }
-            let hosts = trunks.hosts.get(network).copied().unwrap_or_default();
-            self.trunk_hosts.get_or_create(&label).set(saturating_i64(hosts as u64));
+            let host_count = trunks.host_counts.get(network).copied().unwrap_or_default();
+            self.trunk_hosts.get_or_create(&label).set(saturating_i64(host_count as u64));
         }
     }
 

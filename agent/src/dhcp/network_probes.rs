@@ -104,7 +104,7 @@ impl NetworkProbes {
     }
 
     /// Waits until leases or answers have changed, so that [`Self::poll`] may return another step.
-    pub(super) async fn changed(&self) {
+    pub(super) async fn wait_for_change(&self) {
         self.changed.notified().await;
     }
 }

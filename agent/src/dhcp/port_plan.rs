@@ -133,7 +133,7 @@ mod tests {
         .into()
     }
 
-    fn served(
+    fn networks_with_leases(
         networks: &[(&str, Option<u16>, Option<u32>)],
     ) -> BTreeMap<String, Arc<ServedNetwork>> {
         let mac = "02:00:00:00:00:01".parse().unwrap();
@@ -182,13 +182,13 @@ mod tests {
     #[test]
     fn a_port_of_a_shared_bridge_has_the_vlan_of_its_frames() {
         let networks = [("cluster-a", Some(100), None), ("cluster-c", Some(300), None)];
-        let ports = plan_ports(&hosts_links(), &host_networks(), &served(&networks));
+        let ports = plan_ports(&hosts_links(), &host_networks(), &networks_with_leases(&networks));
         let vlans: Vec<_> = ports.values().map(|port| port.vlan.map(u16::from)).collect();
         assert_eq!(vlans, [Some(100), None]);
     }
 
     fn planned_ports(links: &Links, networks: &[(&str, Option<u16>, Option<u32>)]) -> Vec<String> {
-        let ports = plan_ports(links, &host_networks(), &served(networks));
+        let ports = plan_ports(links, &host_networks(), &networks_with_leases(networks));
         ports.values().map(|port| format!("{} {}", port.name, port.network)).collect()
     }
 
@@ -252,7 +252,7 @@ mod tests {
             }
             let links = sorted_links(all);
             let networks = [("cluster-a", Some(100), None), ("cluster-c", Some(300), None)];
-            for (index, port) in plan_ports(&links, &host_networks(), &served(&networks)) {
+            for (index, port) in plan_ports(&links, &host_networks(), &networks_with_leases(&networks)) {
                 let link = links.find_by_name(&port.name).unwrap();
                 prop_assert_eq!(link.index, Some(index));
                 prop_assert!(matches!(link.kind, LinkKind::Veth | LinkKind::Tun));

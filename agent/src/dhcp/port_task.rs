@@ -149,7 +149,7 @@ fn answer_frame(
         if let Some(conflict) = probes.observe(answer) {
             shared.metrics.address_conflicts.inc();
             let machine = port.machine(conflict.owner);
-            report(shared, plan, Problem::AddressInUse { conflict, machine });
+            report_problem(shared, plan, Problem::AddressInUse { conflict, machine });
         }
         return None;
     }
@@ -164,7 +164,7 @@ fn answer_frame(
         Outcome::Ignored(reason) => shared.metrics.count_ignored(reason),
         Outcome::ForeignServer(server) => {
             shared.metrics.count_foreign_server(server.kind);
-            report(shared, plan, Problem::ForeignServer(server));
+            report_problem(shared, plan, Problem::ForeignServer(server));
         }
         Outcome::Declined(declined) => {
             if let Some(answer) = &declined.answer {
@@ -193,17 +193,17 @@ async fn handle_decline(
         DeclineSender::Owner => {
             shared.metrics.declined.inc();
             probes.decline(address);
-            report(shared, plan, Problem::DeclinedAddress(address));
+            report_problem(shared, plan, Problem::DeclinedAddress(address));
         }
         DeclineSender::OtherVm => {
             shared.metrics.count_ignored(FOREIGN_DECLINE);
-            report(shared, plan, Problem::ForeignDecline { address, machine });
+            report_problem(shared, plan, Problem::ForeignDecline { address, machine });
         }
         DeclineSender::Unknown => shared.metrics.count_ignored(UNKNOWN_SENDER),
     }
 }
 
-fn report(shared: &DhcpContext, plan: &ServedPort, problem: Problem) {
+fn report_problem(shared: &DhcpContext, plan: &ServedPort, problem: Problem) {
     // While the channel is full, other problems of the network are about to be reported.
     drop(shared.problems.try_send(PortProblem { port: plan.clone(), problem }));
 }

@@ -102,7 +102,7 @@ impl Prober {
             }
             tokio::select! {
                 () = sleep_for(until) => {}
-                () = self.probes.changed() => {}
+                () = self.probes.wait_for_change() => {}
                 () = self.receive(exit.as_ref()) => {}
                 _ = network.changed() => network.mark_changed(),
                 _ = exit_link.changed() => exit_link.mark_changed(),
@@ -224,7 +224,7 @@ mod tests {
         }
     }
 
-    fn served(count: u8) -> Arc<ServedNetwork> {
+    fn network_with_leases(count: u8) -> Arc<ServedNetwork> {
         let leases = (1..=count).map(lease).collect();
         Arc::new(ServedNetwork::new(LeaseNetwork { leases, ..LeaseNetwork::default() }))
     }
@@ -235,7 +235,7 @@ mod tests {
         let probes = Arc::new(NetworkProbes::new(started));
         // A probe takes 50 ms, and a round of probes of all addresses takes 9 s.
         let ports: Vec<_> = (0..50).map(|_| probes.subscribe()).collect();
-        let (network_sender, network) = watch::channel(served(60));
+        let (network_sender, network) = watch::channel(network_with_leases(60));
         let (exit_sender, exit) = watch::channel(None);
         let (problems, _receiver) = mpsc::channel(1);
         let filters = Arc::new(FrameFilters::new());
@@ -249,7 +249,7 @@ mod tests {
         };
         let task = tokio::spawn(prober.run());
         sleep(Duration::from_millis(100)).await;
-        network_sender.send_replace(served(61));
+        network_sender.send_replace(network_with_leases(61));
         let is_unknown = || probes.states_for_guest(&lease(61)).0 == AddressState::Unknown;
         let decided = async {
             while is_unknown() {

@@ -57,7 +57,7 @@ pub(super) fn pod_allocations(facts: &HostFacts) -> Vec<Allocation> {
             pods.entry(uid.clone()).or_default().hugepages.clone_from(pages);
         }
     }
-    let allocation = |(uid, pod): (String, PodAllocations)| pod.allocation(facts, uid);
+    let allocation = |(uid, pod): (String, PodAllocations)| pod.into_allocation(facts, uid);
     pods.into_iter().map(allocation).filter(has_resources).collect()
 }
 
@@ -160,7 +160,7 @@ impl PodAllocations {
         }
     }
 
-    fn allocation(mut self, facts: &HostFacts, uid: String) -> Allocation {
+    fn into_allocation(mut self, facts: &HostFacts, uid: String) -> Allocation {
         self.containers.retain(|_, container| !container.is_empty());
         let containers = || self.containers.values();
         let blocks = || containers().flat_map(|container| &container.memory);
@@ -203,11 +203,11 @@ impl PodAllocations {
                 .into_iter()
                 .map(|(resource, count)| AllocatedDevices { resource: resource.to_owned(), count })
                 .collect(),
-            containers: self.containers(),
+            containers: self.into_containers(),
         }
     }
 
-    fn containers(self) -> Vec<AllocatedContainer> {
+    fn into_containers(self) -> Vec<AllocatedContainer> {
         let fits = |container: &ContainerAllocations| {
             container.memory.len() <= MAX_BLOCKS && container.devices.len() <= MAX_DEVICES
         };

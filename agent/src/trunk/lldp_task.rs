@@ -15,7 +15,7 @@ use super::vlan_socket::{ReceiveOptions, VlanSocket};
 
 /// Options of the socket that receives LLDP frames. Bridges do not take LLDP frames, so the socket needs no copy of
 /// other frames.
-const LLDP: ReceiveOptions = ReceiveOptions {
+const LLDP_RECEIVE_OPTIONS: ReceiveOptions = ReceiveOptions {
     ethertype: lldp::ETHERTYPE,
     group: MacAddress(lldp::GROUP),
     before_bridge: false,
@@ -39,7 +39,7 @@ pub(super) async fn run(
         tokio::select! {
             // Other changes of the targets do not concern this task.
             changed = wait_for_change(&mut targets, &link, index) => if changed.is_err() { break },
-            Err(error) = receive(&link, index, &results) => {
+            Err(error) = receive_neighbors(&link, index, &results) => {
                 tracing::debug!(%link, %error, "failed to receive LLDP");
                 tokio::time::sleep(RETRY_INTERVAL).await;
             }
@@ -57,8 +57,8 @@ async fn wait_for_change(
     targets.wait_for(|one| one.lldp_links.get(link) != Some(&index)).await.map(drop)
 }
 
-async fn receive(link: &LinkName, index: u32, results: &Results) -> io::Result<()> {
-    let mut socket = VlanSocket::open(index, LLDP)?;
+async fn receive_neighbors(link: &LinkName, index: u32, results: &Results) -> io::Result<()> {
+    let mut socket = VlanSocket::open(index, LLDP_RECEIVE_OPTIONS)?;
     loop {
         tokio::time::sleep(READ_INTERVAL).await;
         socket.receive(|_, payload| match lldp::parse(payload) {

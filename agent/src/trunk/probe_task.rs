@@ -14,7 +14,7 @@ use super::targets::{NetworkTarget, Targets};
 use super::vlan_socket::{BATCH_SIZE, ReceiveOptions, VlanSocket};
 
 /// Options of the socket that receives probes.
-const PROBES: ReceiveOptions = ReceiveOptions {
+const PROBE_RECEIVE_OPTIONS: ReceiveOptions = ReceiveOptions {
     ethertype: ETHERTYPE,
     group: DESTINATION,
     before_bridge: true,
@@ -78,7 +78,7 @@ pub(super) async fn run(
                 }
             }
         };
-        results.set_network(&network, NetworkResult { status: Some(status), hosts: 0 });
+        results.set_network(&network, NetworkResult { status: Some(status), host_count: 0 });
         tokio::select! {
             changed = targets.changed() => if changed.is_err() { break },
             () = tokio::time::sleep(RETRY_INTERVAL), if current.keys.is_ok() => {}
@@ -125,7 +125,7 @@ impl<'a> ProbeTask<'a> {
     /// Probes until the target changes in more than its VLANs.
     async fn probe(&mut self, targets: &mut watch::Receiver<Arc<Targets>>) -> io::Result<()> {
         let uplink = &self.target.uplink;
-        let mut socket = VlanSocket::open(uplink.index, PROBES)?;
+        let mut socket = VlanSocket::open(uplink.index, PROBE_RECEIVE_OPTIONS)?;
         self.probe.set_vlans(&self.target.vlans, Duration::ZERO);
         let mut next_verdict = Duration::ZERO;
         loop {
@@ -194,7 +194,7 @@ impl<'a> ProbeTask<'a> {
         Ok(true)
     }
 
-    /// Returns an observation for the status.
+    /// Returns the message for the status if the agent is overloaded, or if a VLAN leaks into another VLAN.
     fn observation(&self, now: Duration) -> Option<String> {
         let is_recent = |at: Duration| now.saturating_sub(at) < OVERLOAD_REPORT_TIME;
         if self.last_overload.is_some_and(is_recent) {
@@ -210,11 +210,11 @@ impl<'a> ProbeTask<'a> {
 
     fn publish_verdict(&mut self, now: Duration) {
         let message = self.observation(now);
-        let hosts = self.probe.witness_count();
+        let host_count = self.probe.witness_count();
         let status = match self.probe.verdict() {
             Verdict::Unknown if now < STARTUP_TIME => None,
             Verdict::Unknown => {
-                let incomplete = match hosts {
+                let incomplete = match host_count {
                     0 => "no probe of another host has arrived in a VLAN of this network",
                     _ => "probes of other hosts arrive, but not yet in all VLANs of this host",
                 };
@@ -244,7 +244,7 @@ impl<'a> ProbeTask<'a> {
         let unverified = self.probe.unverified_vlans();
         let unverified = (!unverified.is_empty()).then(|| unverified.into());
         let status = status.map(|status| TrunkStatus { unverified, ..status });
-        self.results.set_network(self.network, NetworkResult { status, hosts });
+        self.results.set_network(self.network, NetworkResult { status, host_count });
     }
 }
 

@@ -43,7 +43,7 @@ pub(super) struct NetworkResult {
     /// The status; `None` until the first verification after the start has a result.
     pub(super) status: Option<TrunkStatus>,
     /// Number of hosts from which VLANs were received.
-    pub(super) hosts: usize,
+    pub(super) host_count: usize,
 }
 
 /// A neighbour, and the end of its validity.
@@ -60,7 +60,7 @@ pub(crate) struct TrunkReport {
     /// Result of the verification of each network that is probed.
     pub(crate) networks: BTreeMap<String, TrunkStatus>,
     /// Number of hosts from which VLANs were received, by network.
-    pub(crate) hosts: BTreeMap<String, usize>,
+    pub(crate) host_counts: BTreeMap<String, usize>,
     /// Neighbours, sorted by link.
     pub(crate) neighbors: Vec<Neighbor>,
 }
@@ -148,7 +148,7 @@ impl Results {
                 )
             });
             report.networks.insert(name.clone(), status);
-            report.hosts.insert(name.clone(), result.hosts);
+            report.host_counts.insert(name.clone(), result.host_count);
         }
         let known = inner.neighbors.values().flatten();
         report.neighbors = known.map(|one| one.neighbor.clone()).collect();
@@ -170,7 +170,7 @@ impl TrunkReport {
             networks.filter_map(|network| Some((network.name.clone(), network.trunk.clone()?)));
         Self {
             networks: networks.collect(),
-            hosts: BTreeMap::new(),
+            host_counts: BTreeMap::new(),
             neighbors: status.neighbors.clone(),
         }
     }
@@ -184,8 +184,8 @@ impl TrunkReport {
     }
 }
 
-/// Returns the network without a verdict whose reason a user should correct first. A reason that may be permanent comes
-/// last.
+/// Returns the network in the state Unknown whose reason a user should correct first. A reason that may be permanent
+/// comes last.
 pub(crate) fn most_urgent_unknown(
     networks: &BTreeMap<String, TrunkStatus>,
 ) -> Option<(&String, &TrunkStatus)> {
@@ -244,7 +244,7 @@ mod tests {
         let verified = TrunkStatus { state: TrunkState::Verified, ..TrunkStatus::default() };
         let previous = TrunkReport {
             networks: [("tenants".to_owned(), verified.clone())].into(),
-            hosts: BTreeMap::new(),
+            host_counts: BTreeMap::new(),
             neighbors: vec![neighbor("Ethernet1/7")],
         };
         results.set_network("tenants", NetworkResult::default());
@@ -255,7 +255,7 @@ mod tests {
         );
         assert_eq!(wakes.load(Ordering::Relaxed), 0, "nothing is new");
 
-        let result = NetworkResult { status: Some(no_key()), hosts: 0 };
+        let result = NetworkResult { status: Some(no_key()), host_count: 0 };
         results.set_network("tenants", result.clone());
         results.set_network("tenants", result);
         results.set_neighbor(neighbor("Ethernet1/8"), Duration::from_secs(120));

@@ -38,7 +38,7 @@ fn servers_among_vms_are_dropped_in_guarded_networks() {
     let fault = tenants([guard, guard]).replace("vlan: 121", "vni: 121");
     assert!(make_plan(&facts, &fault).changes.is_empty());
 
-    // Without guarded networks, the table is the one of an agent without these rules.
+    // Without guarded networks, the table equals that of an older agent, which does not have these rules.
     let none = make_plan(&facts, &tenants(["", ", dhcpGuard: false"]));
     assert_eq!(change_lines(&none), [filter_change_text("eth1")]);
     apply_plan(&mut facts, &none);

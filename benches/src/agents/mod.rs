@@ -63,11 +63,11 @@ pub(crate) struct Args {
 #[derive(Debug)]
 struct Measurements {
     version: Version,
-    /// Usage of the API server and etcd at three times: with Nodes only, at the end of the quiet phase, and at the
-    /// end of the benchmark.
+    /// Memory and CPU time of the API server and etcd at three times: with Nodes only, at the end of the quiet phase,
+    /// and at the end of the benchmark.
     server_usage: [Vec<Usage>; 3],
     quiet: QuietPhase,
-    /// Usage of the agents at the end of the benchmark.
+    /// Memory and CPU time of each agent at the end of the benchmark.
     final_usage: Vec<Usage>,
     sizes: ObjectSizes,
     single_applies: Vec<SingleApply>,
@@ -76,14 +76,14 @@ struct Measurements {
     kubectl_peaks_mib: Vec<f64>,
 }
 
-/// Requests and usage while nothing changed.
+/// Requests, memory and CPU time while nothing changed.
 #[derive(Debug)]
 struct QuietPhase {
     seconds: f64,
-    agents: Requests,
-    peers: Requests,
+    agent_requests: Requests,
+    peer_requests: Requests,
     peer_usage: PeerUsage,
-    /// Usage of the agents at the end of the phase.
+    /// Memory and CPU time of each agent at the end of the phase.
     usage: Vec<Usage>,
     /// CPU time of all agents during the phase.
     cpu_seconds: f64,
@@ -178,8 +178,8 @@ fn measure_quiet_phase(plane: &ControlPlane, fleet: &Fleet, minutes: u32) -> Res
     let log = log.rsplit_once('\n').map_or("", |(whole, _)| whole);
     Ok(QuietPhase {
         seconds,
-        agents: Requests::count(log, |user| user == AGENTS_USER)?,
-        peers: Requests::count(log, |user| user.starts_with(peers::USER_PREFIX))?,
+        agent_requests: Requests::count(log, |user| user == AGENTS_USER)?,
+        peer_requests: Requests::count(log, |user| user.starts_with(peers::USER_PREFIX))?,
         peer_usage,
         cpu_seconds: cpu(&usage) - before,
         usage,

@@ -72,7 +72,7 @@ fn quiet_section(measured: &Measurements, agents: f64) -> Section {
     let (peers, minutes) = (f64::from(PEER_COUNT), quiet.seconds / 60.0);
     let per_node = |requests: u32, nodes: f64| f64::from(requests) / nodes / minutes;
     let cpu = |seconds: f64, nodes: f64| seconds * 1e3 / nodes / minutes;
-    let (ours, theirs) = (&quiet.agents, &quiet.peers);
+    let (ours, theirs) = (&quiet.agent_requests, &quiet.peer_requests);
     let idle = usage_values(&quiet.usage, |taken| taken.resident);
     let mut sides =
         Table::new(&["measurement"], &["berth-agent", "`kubectl` every minute", "ratio"]);
@@ -226,9 +226,11 @@ fn fleet_apply_table(agents: u32, rounds: &[FleetApply]) -> Table {
 
 fn goals(measured: &Measurements, agents: f64) -> Vec<Goal> {
     let quiet = &measured.quiet;
-    let per_second = f64::from(quiet.agents.writes()) / quiet.seconds;
+    let per_second = f64::from(quiet.agent_requests.writes()) / quiet.seconds;
     let writes_goal = agents / RENEWAL_SECONDS * ALLOWED_WRITE_FACTOR;
-    let other = quiet.agents.total() - quiet.agents.renewals() - quiet.agents.watches();
+    let other = quiet.agent_requests.total()
+        - quiet.agent_requests.renewals()
+        - quiet.agent_requests.watches();
     let usage = quiet.usage.iter().chain(&measured.final_usage);
     let peak = percentile(&usage.map(|one| one.resident).collect::<Vec<_>>(), 100);
     vec![
@@ -239,7 +241,7 @@ fn goals(measured: &Measurements, agents: f64) -> Vec<Goal> {
         ),
         Goal::new(
             "only Lease renewals and restarted watches while nothing changes",
-            other == 0 && quiet.agents.renewals() > 0,
+            other == 0 && quiet.agent_requests.renewals() > 0,
             format!("{other} other requests"),
         ),
         Goal::new(
@@ -283,8 +285,8 @@ mod tests {
             }),
             quiet: QuietPhase {
                 seconds: Duration::from_secs(60).as_secs_f64(),
-                agents: Requests::count(&log, |user| user == "a").unwrap(),
-                peers: Requests::count(&log, |user| user == "a").unwrap(),
+                agent_requests: Requests::count(&log, |user| user == "a").unwrap(),
+                peer_requests: Requests::count(&log, |user| user == "a").unwrap(),
                 peer_usage: PeerUsage { millis: vec![1.0], cpu_seconds: 1.0 },
                 usage: usage.clone(),
                 cpu_seconds: 0.1,

@@ -83,8 +83,8 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         return Ok(true);
     }
     let index_mib = index_mib_in_child_process()?;
-    let expected = u64::from(args.tenants) * u64::from(args.machines);
-    print_step(format!("{expected} claims"));
+    let expected_claims = u64::from(args.tenants) * u64::from(args.machines);
+    print_step(format!("{expected_claims} claims"));
     let (counts, controller_cost) = measure(|| {
         let counts = race_for_all(args)?;
         Ok((counts, counts.claims))
@@ -97,13 +97,13 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         Ok((reservations, count))
     })?;
     let measured =
-        Measurements { expected, counts, controller_cost, peer_cost, peak_mib, index_mib };
+        Measurements { expected_claims, counts, controller_cost, peer_cost, peak_mib, index_mib };
     args.output.publish(&build_result(args, &measured)?)
 }
 
 /// All measured values.
 struct Measurements {
-    expected: u64,
+    expected_claims: u64,
     counts: RaceCounts,
     controller_cost: AllocationCost,
     peer_cost: AllocationCost,
@@ -183,7 +183,7 @@ fn index_mib_in_child_process() -> Result<f64> {
 }
 
 fn build_result(args: &Args, measured: &Measurements) -> Result<BenchResult> {
-    let Measurements { expected, counts, peak_mib, index_mib, .. } = *measured;
+    let Measurements { expected_claims, counts, peak_mib, index_mib, .. } = *measured;
     let Args { tenants, machines, controllers, watch_lag, .. } = *args;
     let index_claims = INDEX_SIZE.0 * INDEX_SIZE.1;
     let text = format!(
@@ -217,8 +217,8 @@ fn build_result(args: &Args, measured: &Measurements) -> Result<BenchResult> {
         ],
         sections: vec![Section::untitled(text, vec![cost_table(measured)])],
         goals: vec![Goal::new(
-            format!("{expected} claims without a duplicate"),
-            counts.claims == expected && counts.duplicates == 0,
+            format!("{expected_claims} claims without a duplicate"),
+            counts.claims == expected_claims && counts.duplicates == 0,
             format!("{} claims, {} duplicates", counts.claims, counts.duplicates),
         )],
         command: format!(
@@ -269,7 +269,7 @@ mod tests {
             let counts = RaceCounts { claims, duplicates, ..RaceCounts::default() };
             let (controller_cost, peer_cost) = (cost, AllocationCost { seconds: 2.0, ..cost });
             let measured = Measurements {
-                expected: 100,
+                expected_claims: 100,
                 counts,
                 controller_cost,
                 peer_cost,

@@ -140,7 +140,7 @@ impl<'a> Controller<'a> {
         let mac = choose_mac(&self.tenant.uid, &machine, TENANT_INTERFACE, &self.index);
         let mut refused = BTreeSet::new();
         loop {
-            let address = self.choose(&machine, &refused)?;
+            let address = self.choose_address(&machine, &refused)?;
             let claim = self.tenant.claim(address, &machine, mac);
             match self.server.create(claim, self.watch) {
                 Ok(claim) => {
@@ -170,7 +170,11 @@ impl<'a> Controller<'a> {
         }
     }
 
-    fn choose(&self, machine: &ClaimingMachine, refused: &BTreeSet<IpAddr>) -> Result<IpAddr> {
+    fn choose_address(
+        &self,
+        machine: &ClaimingMachine,
+        refused: &BTreeSet<IpAddr>,
+    ) -> Result<IpAddr> {
         let request = AddressRequest {
             tenant_uid: &self.tenant.uid,
             machine,

@@ -53,7 +53,7 @@ struct Exchange {
     link: LinkAddr,
     /// The last message.
     frame: Vec<u8>,
-    expected: MessageType,
+    expected_type: MessageType,
     first_sent: Instant,
     last_sent: Instant,
     transmissions: u32,
@@ -76,7 +76,7 @@ pub(super) fn serve_guests(
         {
             *transaction = transaction.wrapping_add(1);
             exchanges.start(*transaction, *guest, *link)?;
-            // The time of an answer ends when it is received, also while other guests start.
+            // Answers are received between the starts of guests, because the measured time of an answer ends at its receipt.
             while let Some((at, answer)) = socket.try_receive()? {
                 exchanges.handle(at, answer)?;
             }
@@ -111,13 +111,13 @@ impl Exchanges<'_> {
         guest: Guest,
         link: LinkAddr,
         frame: Vec<u8>,
-        expected: MessageType,
+        expected_type: MessageType,
     ) -> Result<()> {
         let now = Instant::now();
         self.socket.send(&frame, &link)?;
         let (first_sent, last_sent) = (now, now);
         let exchange =
-            Exchange { guest, link, frame, expected, first_sent, last_sent, transmissions: 1 };
+            Exchange { guest, link, frame, expected_type, first_sent, last_sent, transmissions: 1 };
         self.waiting.insert(transaction, exchange);
         Ok(())
     }
@@ -127,7 +127,7 @@ impl Exchanges<'_> {
         let Some(exchange) = self.waiting.get(&answer.transaction) else { return Ok(()) };
         let (guest, link) = (exchange.guest, exchange.link);
         ensure!(answer.message_type != MessageType::Nak, "{}: DHCPNAK", guest.mac());
-        if answer.message_type != exchange.expected {
+        if answer.message_type != exchange.expected_type {
             return Ok(());
         }
         let (address, expected) = (answer.address, guest.address());

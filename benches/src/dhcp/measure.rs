@@ -78,7 +78,7 @@ pub(crate) fn run_guests(args: &GuestArgs) -> Result<()> {
             for target in &mut targets {
                 let label = target.measured.server.label();
                 print_step(format!("round {round}: {label}, {load} guests at the same time"));
-                target.measure(&socket, *load, &mut transaction)?;
+                target.measure_load(&socket, *load, &mut transaction)?;
             }
         }
         targets.reverse();
@@ -106,7 +106,12 @@ fn new_target(
 }
 
 impl Target {
-    fn measure(&mut self, socket: &GuestSocket, load: u16, transaction: &mut u32) -> Result<()> {
+    fn measure_load(
+        &mut self,
+        socket: &GuestSocket,
+        load: u16,
+        transaction: &mut u32,
+    ) -> Result<()> {
         std::thread::sleep(SETTLE_TIME);
         let before = Usage::of_process(self.pid)?;
         let times = serve_guests(socket, &self.guests, usize::from(load), transaction)?;

@@ -80,7 +80,7 @@ fn process_resident_mib() -> Result<f64> {
 fn allocations_and_pods(host: usize, name: &str) -> Result<(Vec<Value>, Vec<v1::Pod>)> {
     let all: Vec<(Launcher, String)> = (0..VMS_OF_HOST.len())
         .map(|at| Launcher::new(host, at))
-        .map(|launcher| (launcher.clone(), launcher.instance))
+        .map(|launcher| (launcher.clone(), launcher.instance_uid))
         .collect();
     let pods = all.iter().map(|(launcher, uid)| {
         let mut pod = launcher.pod();

@@ -186,7 +186,7 @@ impl MeasuredRun {
     /// Returns the next VM and the index of the `MachineDeployment`.
     fn next_vm(&mut self) -> (u32, usize) {
         self.next_vm_number += 1;
-        (self.next_vm_number, self.chain.next())
+        (self.next_vm_number, self.chain.next_deployment())
     }
 
     /// Replays the log on an empty peer. Returns an error if a decision violates a rule, if the kubelet admission

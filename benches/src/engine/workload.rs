@@ -175,7 +175,8 @@ impl DeploymentChain {
         Self { rng: Rng::with_seed(4), current: 0, deployment_count: deployments }
     }
 
-    pub(super) fn next(&mut self) -> usize {
+    /// Returns the index of the next VM's MachineDeployment.
+    pub(super) fn next_deployment(&mut self) -> usize {
         if self.rng.f64() >= SAME_DEPLOYMENT_PROBABILITY {
             self.current = self.rng.usize(..self.deployment_count);
         }

@@ -154,7 +154,7 @@ fn launcher_of_size(at: usize) -> Launcher {
     Launcher {
         name: format!("virt-launcher-vm-{at}"),
         namespace: NAMESPACE.to_owned(),
-        instance: format!("instance-{at}"),
+        instance_uid: format!("instance-{at}"),
         cpus,
         gib,
         deployment: None,

@@ -46,7 +46,7 @@ impl FilterRequest {
         let launcher = Launcher {
             name: format!("virt-launcher-{kind}-{number}"),
             namespace: "pending".to_owned(),
-            instance: format!("instance-{kind}-{number}"),
+            instance_uid: format!("instance-{kind}-{number}"),
             cpus: CPUS,
             gib: if is_pinned { GIB } else { 0 },
             deployment: Some(format!("{kind}-{}", number / VMS_PER_DEPLOYMENT)),

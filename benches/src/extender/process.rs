@@ -15,8 +15,8 @@ use crate::memory::Usage;
 
 /// Time limit until hosts and pods are listed.
 const TIMEOUT: Duration = Duration::from_secs(300);
-/// Interval between two checks of the lists, and between two checks of the end of the process.
-const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Interval between two checks of the lists.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 const LISTED_METRIC: &str = "berth_assignment_listed_timestamp_seconds";
 
 /// The controller with the RBAC rules of `deploy/`. The process runs until the value is dropped.
@@ -51,7 +51,7 @@ impl Extender {
             self.ensure_running(plane)?;
             let log = plane.log_tail(&self.name);
             ensure!(begin.elapsed() < TIMEOUT, "the extender has not listed all pods: {log}");
-            std::thread::sleep(POLL_INTERVAL * 5);
+            std::thread::sleep(POLL_INTERVAL);
         }
         Ok(())
     }

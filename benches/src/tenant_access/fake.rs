@@ -197,7 +197,7 @@ impl FakeTenants {
         }
         let stored = nodes.store(name, node);
         // Without a watch, no receiver exists.
-        drop(tenant.events.send(modified(&stored)));
+        drop(tenant.events.send(modified_event(&stored)));
         Ok(stored)
     }
 }
@@ -216,7 +216,7 @@ fn version_of(node: &Value) -> u64 {
     version.and_then(|version| version.parse().ok()).unwrap_or_default()
 }
 
-fn modified(node: &Value) -> String {
+fn modified_event(node: &Value) -> String {
     json!({"type": "MODIFIED", "object": node}).to_string() + "\n"
 }
 

@@ -104,7 +104,7 @@ pub(super) fn start(args: &Args) -> Result<Testbed> {
     let port = cluster.block_on(server::start(address, &certificate, Arc::clone(&fake_tenants)))?;
     // The kubeconfig has the authority that signed the certificate; the server accepts any token.
     let file = infra.write_kubeconfig("small-server", "token", false)?;
-    let template = read(&file)?;
+    let template = read_file(&file)?;
     let infra_server = format!("https://127.0.0.1:{}", infra.port());
     ensure!(template.contains(&infra_server), "the kubeconfig does not name {infra_server}");
     for name in fake_names {
@@ -116,7 +116,7 @@ pub(super) fn start(args: &Args) -> Result<Testbed> {
 }
 
 #[expect(clippy::disallowed_methods, reason = "the benchmark reads its own kubeconfigs")]
-fn read(file: &std::path::Path) -> Result<String> {
+fn read_file(file: &std::path::Path) -> Result<String> {
     std::fs::read_to_string(file).with_context(|| file.display().to_string())
 }
 
@@ -142,7 +142,7 @@ fn start_real_server(args: &Args) -> Result<(RealTenant, String)> {
     let nodes = (1..=args.machines)
         .map(|number| NewObject::new("/api/v1/nodes", &registered_node(&machine_name(number))));
     cluster.create(&nodes.collect::<Vec<_>>())?;
-    let text = read(&plane.kubeconfig())?;
+    let text = read_file(&plane.kubeconfig())?;
     Ok((RealTenant { cluster, _plane: plane }, text))
 }
 
@@ -190,7 +190,7 @@ impl Testbed {
             let path = collection_path("kubevirt.io/v1", &namespace, "virtualmachineinstances");
             machines.extend((1..=args.machines).map(|machine| {
                 let host = host_of(tenant, machine, args.hosts);
-                NewObject::new(path.as_str(), &instance(&namespace, machine, &host))
+                NewObject::new(path.as_str(), &virtual_machine_instance(&namespace, machine, &host))
             }));
             let secret = json!({
                 "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "kubeconfig", "namespace": namespace},
@@ -248,7 +248,7 @@ impl Testbed {
     }
 }
 
-fn instance(namespace: &str, machine: u32, host: &str) -> Value {
+fn virtual_machine_instance(namespace: &str, machine: u32, host: &str) -> Value {
     json!({
         "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
         "metadata": {"name": machine_name(machine), "namespace": namespace, "labels": {"md": "web"}},

@@ -54,7 +54,7 @@ impl NodeTotals {
         Self { cpu_millis: amounts.cpu_millis, memory: amounts.memory, pages }
     }
 
-    fn change(&mut self, other: &Self, with: fn(u64, u64) -> u64) {
+    fn combine(&mut self, other: &Self, with: fn(u64, u64) -> u64) {
         self.cpu_millis = with(self.cpu_millis, other.cpu_millis);
         self.memory = with(self.memory, other.memory);
         self.pages = with(self.pages, other.pages);
@@ -84,7 +84,7 @@ impl Cluster {
         let result = host.state.admit(pod).map(|_| ()).map_err(Some);
         if result.is_ok() {
             host.requested
-                .change(&NodeTotals::from_resources(&pod.requests(), page), u64::saturating_add);
+                .combine(&NodeTotals::from_resources(&pod.requests(), page), u64::saturating_add);
         }
         host.update_zones(page);
         result
@@ -96,7 +96,7 @@ impl Cluster {
             && host.state.remove(&pod.uid)
         {
             host.requested
-                .change(&NodeTotals::from_resources(&pod.requests(), page), u64::saturating_sub);
+                .combine(&NodeTotals::from_resources(&pod.requests(), page), u64::saturating_sub);
             host.update_zones(page);
         }
     }

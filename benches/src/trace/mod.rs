@@ -59,7 +59,7 @@ fn parse_load(text: &str) -> Result<f64> {
 #[derive(Debug)]
 struct LoadRun {
     load: f64,
-    vms: usize,
+    vm_count: usize,
     outcomes: Vec<Outcome>,
 }
 
@@ -93,7 +93,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
                 Ok(outcome)
             });
             let outcomes = outcomes.collect::<Result<_>>()?;
-            runs.push(LoadRun { load: *load, vms: vms.len(), outcomes });
+            runs.push(LoadRun { load: *load, vm_count: vms.len(), outcomes });
         }
         let usable_part = (0..POLICY_NAMES.len())
             .map(|at| measure_usable_fraction(at, &empty, &trace))

@@ -127,7 +127,7 @@ pub(super) fn replay(
     clock.advance(days, [pinned, requested].map(|cpus| f64::from(cpus) / all), empty);
     let hosts = cluster.hosts.len() as f64;
     [outcome.mean_pinned, outcome.mean_requested] = clock.weighted_sums.map(|sum| sum / days);
-    outcome.empty_fraction = clock.empty / days / hosts;
+    outcome.empty_fraction = clock.empty_hosts / days / hosts;
     [outcome.pinned_curve, outcome.requested_curve] = clock.curves;
     Ok(outcome)
 }
@@ -137,7 +137,7 @@ struct Clock {
     now: f64,
     days: f64,
     weighted_sums: [f64; 2],
-    empty: f64,
+    empty_hosts: f64,
     curves: [Vec<f64>; 2],
 }
 
@@ -147,20 +147,20 @@ impl Clock {
             now: 0.0,
             days,
             weighted_sums: [0.0; 2],
-            empty: 0.0,
+            empty_hosts: 0.0,
             curves: [Vec::new(), Vec::new()],
         }
     }
 
     /// Advances the time to `time` and adds the values for the elapsed time.
-    fn advance(&mut self, time: f64, values: [f64; 2], empty: usize) {
+    fn advance(&mut self, time: f64, values: [f64; 2], empty_hosts: usize) {
         let time = time.clamp(self.now, self.days);
         while (self.curves[0].len() as f64) / POINTS_PER_DAY < time {
             self.curves.iter_mut().zip(values).for_each(|(curve, value)| curve.push(value));
         }
         let elapsed = time - self.now;
         self.weighted_sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value * elapsed);
-        self.empty += empty as f64 * elapsed;
+        self.empty_hosts += empty_hosts as f64 * elapsed;
         self.now = time;
     }
 }

@@ -174,7 +174,7 @@ fn load_section(trace: &str, run: &LoadRun) -> Section {
     }
     let text = format!(
         "{} VMs request {:.1} % of all CPUs on average. Berth is {:.1} points ahead of the default policy.",
-        run.vms,
+        run.vm_count,
         run.outcomes.first().map_or(f64::NAN, |one| 100.0 * one.mean_requested),
         packed_percent(run, BERTH_POLICY) - packed_percent(run, DEFAULT_POLICY),
     );

@@ -27,12 +27,12 @@ pub(super) struct Cost {
 }
 
 impl Cost {
-    /// Percent of one core.
-    pub(super) fn percent(self) -> f64 {
+    /// Returns the CPU time in percent of one core.
+    pub(super) fn cpu_percent(self) -> f64 {
         self.cpu_seconds / self.seconds * 100.0
     }
 
-    /// Microseconds of CPU time for each frame that was sent or received.
+    /// Returns the microseconds of CPU time for each frame that was sent or received.
     pub(super) fn micros_per_frame(self) -> f64 {
         self.cpu_seconds / (self.sent + self.received) * 1e6
     }
@@ -91,7 +91,7 @@ mod tests {
     fn cost_is_per_frame_and_per_core() {
         let cost =
             Cost { seconds: 60.0, cpu_seconds: 0.03, wake_ups: 240.0, sent: 1e4, received: 2e4 };
-        assert!((cost.percent() - 0.05).abs() < 1e-9);
+        assert!((cost.cpu_percent() - 0.05).abs() < 1e-9);
         assert!((cost.micros_per_frame() - 1.0).abs() < 1e-9);
     }
 

@@ -32,7 +32,7 @@ pub(super) fn build_result(
     let RunSize { vlans, settle, seconds } = size;
     let largest = |value: fn(&MeasuredAgent) -> f64| agents.iter().map(value).fold(0.0, f64::max);
     let verified = largest(|agent| agent.verified_seconds);
-    let percent = largest(|agent| agent.idle.percent());
+    let percent = largest(|agent| agent.idle.cpu_percent());
     let text = "CPU time: user and system time of the process. A frame that a process sends by a veth link is delivered to the other end \
                 in its own system time, and an answer of the kernel to a ping is too. Frames: those that the link sent and received. \
                 Wake-ups: voluntary context switches.";
@@ -98,8 +98,8 @@ fn cost_table(agents: &[MeasuredAgent; 2], peer: &MeasuredPeer) -> Table {
             per_second(cost.received),
             per_second(cost.wake_ups),
             format!("{:.2}", cost.micros_per_frame()),
-            format!("{:.3}", cost.percent()),
-            format!("{:.2}", ours.percent() / cost.percent()),
+            format!("{:.3}", cost.cpu_percent()),
+            format!("{:.2}", ours.cpu_percent() / cost.cpu_percent()),
         ]);
     }
     table

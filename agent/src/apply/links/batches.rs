@@ -91,7 +91,8 @@ fn run_batch(
                     transaction.record_step_result(result);
                 }
             }
-            // The next rounds restore the previous links, if the kernel answers these requests.
+            // The next iterations of this loop apply the rollback steps. If the kernel does not answer them either, the
+            // loop ends.
             Err(error) if netlink_error.is_none() => {
                 let error = Arc::new(error);
                 stop_transactions(transactions, &error);

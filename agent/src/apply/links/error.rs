@@ -32,7 +32,7 @@ pub enum StepError {
         hint: &'static str,
     },
     /// The kernel refused some VLANs of a port.
-    #[error("VLAN {id}: {first} (the kernel also refused {others} other VLANs)")]
+    #[error("VLAN {id}: {first} (the kernel also refused {other_count} other VLANs)")]
     VlansRefused {
         /// The first VLAN that the kernel refused.
         id: VlanId,
@@ -40,7 +40,7 @@ pub enum StepError {
         #[source]
         first: Box<Self>,
         /// Number of other VLANs that the kernel refused.
-        others: usize,
+        other_count: usize,
     },
     /// The kernel did not answer.
     #[error("netlink: {0}")]
@@ -61,7 +61,7 @@ pub enum StepError {
 impl StepError {
     /// Returns the error of a step that the kernel refused, with its meaning for the step.
     #[must_use]
-    pub fn refused(op: &LinkOp, refused: KernelRefusal) -> Self {
+    pub fn from_refusal(op: &LinkOp, refused: KernelRefusal) -> Self {
         let hint = step_hint(op, refused.errno);
         Self::Refused { link: op.link().clone(), refused, hint }
     }

@@ -6,7 +6,7 @@ use nix::errno::Errno;
 
 use super::error::FilterError;
 use crate::netlink::KernelRefusal;
-use crate::nftables::{NF_DROP, NftablesRequest, NftablesWriter, message};
+use crate::nftables::{NF_DROP, NftablesRequest, NftablesWriter, message_types};
 use crate::plan::network::filter::{
     FORWARD_CHAIN, FORWARD_HOOK, KeyKind, KeySet, RESERVED_ADDRESS_CHAIN, RESERVED_MASK,
     RESERVED_SET, Rule, UPLINK_SET, sets, table,
@@ -49,7 +49,7 @@ fn table_attribute() -> Attributes {
 }
 
 fn delete_request() -> NftablesRequest {
-    NftablesRequest::delete(message::DELETE_TABLE, table_attribute())
+    NftablesRequest::delete(message_types::DELETE_TABLE, table_attribute())
 }
 
 /// Returns the requests that replace the table. The first request creates the table if it does not exist, because the
@@ -61,9 +61,9 @@ fn replace_requests(filter: &FilterRecord) -> Vec<NftablesRequest> {
             .with_comment(6, "created by berth-agent, which corrects any change")
     };
     let mut requests = vec![
-        NftablesRequest::create(message::NEW_TABLE, make()),
+        NftablesRequest::create(message_types::NEW_TABLE, make()),
         delete_request(),
-        NftablesRequest::create(message::NEW_TABLE, make()),
+        NftablesRequest::create(message_types::NEW_TABLE, make()),
     ];
     for (number, set) in (1..).zip(sets(filter)) {
         requests.extend(set_requests(number, set));
@@ -81,9 +81,9 @@ fn replace_requests(filter: &FilterRecord) -> Vec<NftablesRequest> {
     jump_targets.extend(filter.guard.has_networks().then_some(GUARD_CHAIN));
     for chain in jump_targets {
         let attributes = table_attribute().with_text(3, chain);
-        requests.push(NftablesRequest::create(message::NEW_CHAIN, attributes));
+        requests.push(NftablesRequest::create(message_types::NEW_CHAIN, attributes));
     }
-    requests.push(NftablesRequest::create(message::NEW_CHAIN, forward));
+    requests.push(NftablesRequest::create(message_types::NEW_CHAIN, forward));
     for rule in Rule::all(filter) {
         let expressions =
             expressions(rule).into_iter().fold(Attributes::default(), |all, (name, data)| {
@@ -96,7 +96,7 @@ fn replace_requests(filter: &FilterRecord) -> Vec<NftablesRequest> {
             .with_text(2, rule.chain())
             .with_nested(4, expressions)
             .with_comment(7, &rule.comment());
-        requests.push(NftablesRequest::append(message::NEW_RULE, attributes));
+        requests.push(NftablesRequest::append(message_types::NEW_RULE, attributes));
     }
     requests
 }
@@ -138,14 +138,14 @@ fn set_requests(number: u32, set: KeySet) -> Vec<NftablesRequest> {
         .with_number(5, length)
         .with_number(10, number)
         .with_bytes(13, &order);
-    let create_set = NftablesRequest::create(message::NEW_SET, attributes);
+    let create_set = NftablesRequest::create(message_types::NEW_SET, attributes);
     let add_elements = keys.chunks(MAX_ELEMENTS).map(|keys| {
         let elements = keys.iter().fold(Attributes::default(), |all, key| {
             all.with_nested(NFTA_LIST_ELEM, Attributes::default().with_nested(1, data_value(key)))
         });
         let attributes =
             table_attribute().with_text(2, name).with_nested(3, elements).with_number(4, number);
-        NftablesRequest::create(message::NEW_ELEMENTS, attributes)
+        NftablesRequest::create(message_types::NEW_ELEMENTS, attributes)
     });
     std::iter::once(create_set).chain(add_elements).collect()
 }

@@ -50,7 +50,7 @@ impl Kernel for LiveKernel<'_, '_> {
         let answers = self.with_netlink(|_, netlink| netlink.send_changes(messages))?;
         let answers = ops.iter().zip(answers);
         Ok(answers
-            .map(|(op, answer)| answer.map_err(|refused| StepError::refused(op, refused)))
+            .map(|(op, answer)| answer.map_err(|refused| StepError::from_refusal(op, refused)))
             .collect())
     }
 

@@ -146,7 +146,7 @@ fn send_messages(
             (answer, results.get_mut(op_index), ops.get(op_index))
             && result.is_ok()
         {
-            *result = Err(StepError::refused(op, refused));
+            *result = Err(StepError::from_refusal(op, refused));
         }
     }
     // The kernel stops at the first VLAN of a message that it refuses. So all VLANs of the message are sent again, each
@@ -180,8 +180,8 @@ fn add_vlans_individually(
         None => Ok(()),
         Some((id, error)) => {
             let op = LinkOp::AddVlans { port: port.clone(), vlans: std::iter::once(id).collect() };
-            let first = Box::new(StepError::refused(&op, error));
-            Err(StepError::VlansRefused { id, first, others: refused.count() })
+            let first = Box::new(StepError::from_refusal(&op, error));
+            Err(StepError::VlansRefused { id, first, other_count: refused.count() })
         }
     })
 }

@@ -98,7 +98,7 @@ pub(super) fn plan(input: Input) -> NetworkPlan {
     let allow_removal = desired.frozen_networks.is_empty() && input.unparsed.networks.is_empty();
     let guard = server_guard::desired_guard(input, &desired, !allow_removal);
     let filter = filter::plan_filter(input, &plan.changes, guard, allow_removal);
-    plan.stale_records.filter = filter.is_none() && filter::is_recorded_but_absent(input);
+    plan.stale_records.is_filter_stale = filter.is_none() && filter::is_recorded_but_absent(input);
     plan.changes.extend(filter);
     plan.faults = desired.faults;
     plan.changes.sort_by_key(|change| change.link_action().map(|action| action.stage));

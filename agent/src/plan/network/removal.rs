@@ -27,15 +27,15 @@ pub struct StaleRecords {
     pub uplinks: Vec<LinkName>,
     /// Networks without any remaining link.
     pub networks: Vec<String>,
-    /// True if the nftables table no longer exists.
-    pub filter: bool,
+    /// True if the record of the nftables table is stale, because the table no longer exists.
+    pub is_filter_stale: bool,
 }
 
 impl StaleRecords {
     /// Returns true if there is no such record.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
-        self.uplinks.is_empty() && self.networks.is_empty() && !self.filter
+        self.uplinks.is_empty() && self.networks.is_empty() && !self.is_filter_stale
     }
 }
 

@@ -8,7 +8,7 @@ use berth_api::{VlanId, VlanSet};
 /// Options of a bridge (`Documentation/networking/bridge.rst`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct BridgeOptions {
-    /// VLAN to which a new port is added untagged; 0 means no VLAN.
+    /// VLAN to which a new port is added untagged; 0 means that a new port is in no VLAN.
     pub default_pvid: Option<u16>,
     /// True if the spanning tree protocol is on.
     pub is_stp_enabled: Option<bool>,
