@@ -60,7 +60,7 @@ pub(super) fn set_affinities(
     let mut parts = vec![format!("{moved} moved")];
     if unmovable > 0 {
         parts.push(format!(
-            "{unmovable} bound to their CPUs or managed by their drivers, not moved"
+            "{unmovable} not moved, because they are bound to their CPUs or managed by their drivers"
         ));
     }
     if removed > 0 {

@@ -391,7 +391,7 @@ fn record_conflicts<T>(
             else {
                 return Err(error);
             };
-            tracing::warn!(kind, name, %fields, "other managers own these fields, leaving them out");
+            tracing::warn!(kind, name, %fields, "other managers own these fields; the agent does not write them");
             Ok(None)
         }
     }

@@ -53,7 +53,7 @@ impl PortProblem {
             }
             Problem::DeclinedAddress(address) => format!(
                 "{network}: the VM at port {name} declined its address {address}, because another machine uses it; \
-                 exclude the address from the pool of the TenantCluster, or change that machine"
+                 exclude the address from the pool of the TenantCluster, or give that machine another address"
             ),
             Problem::ForeignDecline { address, machine } => format!(
                 "{network}: the VM at port {name} declined the address {address} of {machine}, which is at another port; \

@@ -278,9 +278,12 @@ impl Service {
         if failure != self.last_failure {
             match &failure {
                 Some(error) => {
-                    tracing::warn!(%error, "failed to serve ports; trying again");
+                    tracing::warn!(%error, "failed to answer DHCP requests on ports of VMs; trying again");
                 }
-                None => tracing::info!(ports = self.ports.len(), "all ports are served again"),
+                None => tracing::info!(
+                    ports = self.ports.len(),
+                    "DHCP requests on all ports of VMs are answered again"
+                ),
             }
             self.last_failure = failure;
         }

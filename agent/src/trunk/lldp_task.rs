@@ -40,7 +40,7 @@ pub(super) async fn run(
             // Other changes of the targets do not concern this task.
             changed = wait_for_change(&mut targets, &link, index) => if changed.is_err() { break },
             Err(error) = receive_neighbors(&link, index, &results) => {
-                tracing::debug!(%link, %error, "failed to receive LLDP");
+                tracing::debug!(%link, %error, "failed to receive LLDP frames");
                 tokio::time::sleep(RETRY_INTERVAL).await;
             }
         }
