@@ -187,7 +187,7 @@ pub struct Kvm {
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
-        deserialize_with = "unknown_value::optional"
+        deserialize_with = "unknown_value::optional_or_default"
     )]
     pub state: Option<KvmState>,
     /// `KVM_GET_API_VERSION`; 12 on every kernel since 2.6.22.
@@ -233,7 +233,7 @@ pub struct Kvm {
 }
 
 /// State of KVM; if VMs cannot run, the reason.
-#[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KvmState {
     /// VMs can run: a test VM was created and removed.
     Ready,
@@ -246,6 +246,9 @@ pub enum KvmState {
     /// `/dev/kvm` exists, but this user has no permission to open it.
     NoPermission,
     /// `/dev/kvm` can be opened, but a test VM cannot be created.
+    // The default stands for a state that this version does not know. Such a state is a failure: VMs must not be placed
+    // on the host.
+    #[default]
     SmokeTestFailed,
 }
 

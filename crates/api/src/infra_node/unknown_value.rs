@@ -17,6 +17,17 @@ where
     Ok(text.and_then(|text| parse(&text)))
 }
 
+/// Deserializes an optional value for which an absent value and an unknown value have different effects. An absent
+/// value becomes `None`, an unknown value the default.
+pub(super) fn optional_or_default<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: DeserializeOwned + Default,
+{
+    let text = Option::<String>::deserialize(deserializer)?;
+    Ok(text.map(|text| parse(&text).unwrap_or_default()))
+}
+
 /// Deserializes a required value. An unknown value becomes the default.
 pub(super) fn or_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
@@ -71,16 +82,25 @@ mod tests {
             "unknown": [{"path": "zones", "reason": "New"}],
         }));
         let capabilities = &status.capabilities;
-        assert_eq!((capabilities.kvm.state, capabilities.uplinks[0].state), (None, None));
+        assert_eq!(capabilities.uplinks[0].state, None);
         assert_eq!(capabilities.kvm.confidential, Some(vec![Confidential::SevSnp]));
         let network = &status.networks[0];
         let trunk = network.trunk.as_ref().unwrap();
         assert_eq!((trunk.state, trunk.reason), (TrunkState::Unknown, None));
         assert_eq!(trunk.message.as_deref(), Some("why"));
         // An unknown value never counts as a success.
+        assert_eq!(capabilities.kvm.state, Some(KvmState::SmokeTestFailed));
         assert_eq!(network.not_ready[0].state, TenantNetworkState::Pending);
         assert_eq!(status.changes[0].result, ChangeResult::Failed);
         assert_eq!(status.unknown[0].reason, UnknownReason::Unreadable);
+    }
+
+    #[test]
+    fn an_absent_state_of_kvm_is_not_a_failure() {
+        for kvm in [json!({}), json!({"state": null})] {
+            let status = read(json!({"capabilities": {"kvm": kvm}}));
+            assert_eq!(status.capabilities.kvm.state, None);
+        }
     }
 
     #[test]

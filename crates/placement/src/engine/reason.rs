@@ -122,6 +122,8 @@ const fn describe_kvm_state(state: KvmState) -> &'static str {
         KvmState::DisabledInFirmware => "virtualisation is disabled in the firmware",
         KvmState::ModuleNotLoaded => "no KVM module is loaded",
         KvmState::NoPermission => "the agent has no permission to open /dev/kvm",
-        KvmState::SmokeTestFailed => "/dev/kvm can be opened, but no VM can be created",
+        KvmState::SmokeTestFailed => {
+            "/dev/kvm can be opened, but no VM can be created; or the agent is newer than the controller and reports another failure"
+        }
     }
 }
