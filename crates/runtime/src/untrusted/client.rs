@@ -1,6 +1,6 @@
 //! HTTP client of an untrusted API server, with limits.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use http_body_util::BodyExt as _;
@@ -61,6 +61,21 @@ pub struct UntrustedClient {
     credentials: Arc<[SecretString]>,
 }
 
+/// Identity of a client and its clones, which send requests to the same server with the same credentials. A client that
+/// was created from a changed kubeconfig has another identity. An identity keeps neither the credentials nor the
+/// connections of the client.
+#[derive(Clone, Debug)]
+pub struct ClientIdentity(Weak<Semaphore>);
+
+// The weak reference keeps the allocation, so no later client has the same address.
+impl PartialEq for ClientIdentity {
+    fn eq(&self, other: &Self) -> bool {
+        Weak::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for ClientIdentity {}
+
 impl std::fmt::Debug for UntrustedClient {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("UntrustedClient").finish_non_exhaustive()
@@ -95,11 +110,10 @@ impl UntrustedClient {
         Self { client, request_slots, slots: ConnectionSlots::default(), credentials }
     }
 
-    /// Returns true if both clients are clones of one client, so that they send requests to the same server with the
-    /// same credentials. Returns false for a client that was created from a changed kubeconfig.
+    /// Returns the identity of this client and its clones.
     #[must_use]
-    pub fn is_clone_of(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.request_slots, &other.request_slots)
+    pub fn identity(&self) -> ClientIdentity {
+        ClientIdentity(Arc::downgrade(&self.request_slots))
     }
 
     /// Sends a request, and returns the JSON of the answer. Waits until fewer than four requests are in progress, then
@@ -298,6 +312,22 @@ mod tests {
         });
         let client = UntrustedClient::from_client(Client::new(service, "default"));
         client.request(Request::get("/api").body(Body::empty()).unwrap(), 100).await
+    }
+
+    #[tokio::test]
+    async fn an_identity_does_not_keep_the_client() {
+        let create = || {
+            let service = tower::service_fn(|_: Request<Body>| {
+                std::future::ready(Response::builder().body(Body::empty()))
+            });
+            UntrustedClient::from_client(Client::new(service, "default"))
+        };
+        let client = create();
+        let identity = client.identity();
+        assert_eq!(client.clone().identity(), identity);
+        drop(client);
+        assert_eq!(identity.0.strong_count(), 0);
+        assert_ne!(create().identity(), identity);
     }
 
     #[tokio::test]

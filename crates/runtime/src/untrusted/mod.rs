@@ -15,7 +15,7 @@ mod watch;
 
 pub use address::{RefusedAddress, effective_destination};
 pub use bounded::{BoundedMap, BoundedVec};
-pub use client::{Answer, InvalidClientConfig, UntrustedClient};
+pub use client::{Answer, ClientIdentity, InvalidClientConfig, UntrustedClient};
 pub use connector::AddressPolicy;
 pub use error::{CertificateFault, UntrustedError};
 pub use explanation::{Explanation, RequestFailure};
