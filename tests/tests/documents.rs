@@ -202,27 +202,30 @@ fn column_words<'a>(document: &'a str, name: &str) -> BTreeSet<&'a str> {
     words
 }
 
-/// Checks that each table has only one row for a reason, an event or a check: a merge can leave the old and the new
-/// text of a row. In tables with a column before the reason, such as the condition, its value may differ.
+/// Checks that each table has only one row for a reason, an event, a check, a metric or an alert: a merge can leave the
+/// old and the new text of a row. In tables with a column before the reason, such as the condition, its value may
+/// differ.
 #[test]
 fn rows_of_a_table_are_unique() {
-    let document = read_text("docs/troubleshooting.md");
-    let (mut rows, mut column, mut count) = (BTreeSet::new(), None, 0);
-    for line in document.lines() {
-        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
-        if cells.len() < 3 {
-            column = None;
-        } else if let Some(at) = column {
-            let key = &cells[..=at];
-            assert!(rows.insert(key.to_vec()), "docs/troubleshooting.md: two rows for {key:?}");
-            count += 1;
-        } else {
-            rows.clear();
-            column =
-                Some(cells.iter().position(|cell| ["reason", "event"].contains(cell)).unwrap_or(1));
+    for (file, least) in [("docs/troubleshooting.md", 200), ("docs/metrics.md", 80)] {
+        let document = read_text(file);
+        let (mut rows, mut column, mut count) = (BTreeSet::new(), None, 0);
+        for line in document.lines() {
+            let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+            if cells.len() < 3 {
+                column = None;
+            } else if let Some(at) = column {
+                let key = &cells[..=at];
+                assert!(rows.insert(key.to_vec()), "{file}: two rows for {key:?}");
+                count += 1;
+            } else {
+                rows.clear();
+                let key = cells.iter().position(|cell| ["reason", "event"].contains(cell));
+                column = Some(key.unwrap_or(1));
+            }
         }
+        assert!(count > least, "{file}: {count} rows");
     }
-    assert!(count > 200, "{count} rows");
 }
 
 /// Checks that each reason has a row in a table of docs/troubleshooting.md, and that each row has an existing reason.
