@@ -290,6 +290,14 @@ fn make_targets_in_documents_exist() {
     }
 }
 
+#[test]
+fn headings_of_doc_comments_have_their_own_lines() {
+    for (name, text) in files("", ".rs") {
+        let joined = text.lines().find(|line| line.trim_start().starts_with("/// # Errors "));
+        assert_eq!(joined, None, "{name}: the heading and its text are on one line");
+    }
+}
+
 /// Documentation tests would not run: no library is built for them (`doctest = false`), because an empty run costs each
 /// crate a second compilation.
 #[test]

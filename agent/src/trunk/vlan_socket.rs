@@ -88,7 +88,8 @@ pub(super) struct VlanSocket {
 impl VlanSocket {
     /// Opens a socket on the link with this index.
     ///
-    /// # Errors If the kernel refuses the socket (`CAP_NET_RAW` is required), or if there is no such link.
+    /// # Errors
+    /// Returns an error if the kernel refuses the socket (`CAP_NET_RAW` is required), or if there is no such link.
     pub(super) fn open(index: u32, options: ReceiveOptions) -> io::Result<Self> {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let socket = socket(AddressFamily::Packet, SockType::Raw, flags, None)?;
