@@ -1,6 +1,10 @@
 //! Test that machines that claim addresses at the same time get different addresses, on a real API server. Two
-//! controllers claim addresses in each network, although leader election permits only one, and neither controller
-//! watches the claims of the other controller. All networks have the same addresses.
+//! simulated controllers claim addresses in each network, although leader election permits only one, and neither
+//! watches the claims of the other. All networks have the same addresses.
+//!
+//! The test covers the choice of addresses and the lock, which is the creation of an AddressClaim. It does not cover
+//! the controller's loop of attempts (`controller/src/run/machines/addresses.rs`): [`ClaimingController::claim`] is a
+//! simplified copy. The controller itself runs in `machines_get_addresses`.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -32,7 +36,7 @@ const MANY_MACHINES: u32 = 500;
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const TIME_LIMIT: Duration = Duration::from_secs(30 * 60);
 
-/// Controller with an index of the claims in one network.
+/// Simulated controller with an index of the claims in one network.
 struct ClaimingController {
     api: Api<AddressClaim>,
     pools: Arc<NetworkPools>,
@@ -115,7 +119,8 @@ impl ClaimingController {
         conflicts
     }
 
-    /// Claims an address for a machine with the steps of the controller (`controller/src/run/machines/addresses.rs`).
+    /// Claims an address for a machine. This loop is a copy of the controller's loop without its limit of attempts, and
+    /// without claims that a machine already has.
     async fn claim(&mut self, machine: &ClaimingMachine) -> u32 {
         let mut refused = BTreeSet::new();
         let mut conflicts = 0;
