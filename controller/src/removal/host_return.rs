@@ -49,11 +49,13 @@ pub fn record_patch(
 }
 
 /// Returns the part of the time limit that had passed when the host was lost again. It is zero at the first return,
-/// and if the annotation is malformed or older than the mark.
+/// and if the annotation is malformed, older than the mark, or later than `now`: the host may have been away since any
+/// time before `now`.
 fn waited_time(machine: &DynamicObject, removal: &RemovalMark, now: Timestamp) -> SignedDuration {
     let lost_again = machine.annotations().get(HOST_LOST_AGAIN_ANNOTATION);
     let lost_again = lost_again.and_then(|text| text.parse::<Timestamp>().ok());
-    let waited = lost_again.map(|time| time.min(now).duration_since(removal.since));
+    let waited =
+        lost_again.filter(|time| *time <= now).map(|time| time.duration_since(removal.since));
     waited.unwrap_or_default().max(SignedDuration::ZERO)
 }
 
@@ -133,9 +135,13 @@ mod tests {
     fn an_implausible_time_of_a_loss_is_ignored() {
         let time = |second: i64| Timestamp::from_second(second).unwrap();
         let removal = RemovalMark::new(RemovalReason::HostLost, time(1000));
-        for (lost_again, since) in
-            [("soon", 2000), ("1970-01-01T00:00:10Z", 2000), ("2100-01-01T00:00:00Z", 1000)]
-        {
+        for (lost_again, since) in [
+            ("soon", 2000),
+            ("1970-01-01T00:00:10Z", 2000),
+            ("1970-01-01T00:25:00Z", 1500),
+            ("1970-01-01T00:33:21Z", 2000),
+            ("2100-01-01T00:00:00Z", 2000),
+        ] {
             let object = machine(&json!({HOST_LOST_AGAIN_ANNOTATION: lost_again}));
             let patch = record_patch(&object, &removal, RETURNED, time(2000)).unwrap();
             assert_eq!(
