@@ -108,8 +108,9 @@ pub(super) fn convert_container(
         return Err(AmountError { field: format!("requests.{resource}"), problem });
     }
     let (requests, storage) =
-        resources(&requests).map_err(|error| error.with_parent_field("requests"))?;
-    let (limits, _) = resources(limits).map_err(|error| error.with_parent_field("limits"))?;
+        convert_resources(&requests).map_err(|error| error.with_parent_field("requests"))?;
+    let (limits, _) =
+        convert_resources(limits).map_err(|error| error.with_parent_field("limits"))?;
     Ok((Container { name: name.to_owned(), is_sidecar: false, requests, limits }, storage))
 }
 

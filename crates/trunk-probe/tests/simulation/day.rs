@@ -15,7 +15,8 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 fn a_day_without_a_false_alarm() {
     let all = vlans(100..108);
     let mut switch = Switch::new(4, &all);
-    (switch.lost_per_million, switch.duplicated_per_million, switch.max_delay_micros) = (20_000, 10_000, 30_000);
+    (switch.lost_per_million, switch.duplicated_per_million, switch.max_delay_micros) =
+        (20_000, 10_000, 30_000);
     switch.run(Duration::from_secs(20), |_| {});
     let mut checked = 0_u64;
     for hour in 0..24 {
@@ -86,7 +87,8 @@ impl Counts {
 #[ignore = "slow: make trunk-day"]
 fn two_hosts_report_only_the_removed_vlan_in_24_hours() {
     let mut switch = Switch::new(2, &vlans(100..200));
-    (switch.lost_per_million, switch.duplicated_per_million, switch.max_delay_micros) = (10_000, 1_000, 20_000);
+    (switch.lost_per_million, switch.duplicated_per_million, switch.max_delay_micros) =
+        (10_000, 1_000, 20_000);
     switch.run(Duration::from_secs(60), |_| {});
     assert_eq!(switch.verdicts(), [Verdict::Verified, Verdict::Verified]);
     (switch.sent_frames, switch.forwarded_copies) = (0, 0);
