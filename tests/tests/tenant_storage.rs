@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 const READY: &str = "StorageClassesReady";
 const DEFAULT_ANNOTATION: &str = "storageclass.kubernetes.io/is-default-class";
-const INITIALIZE_ANNOTATION: &str = "kubevirt-initialization.k8c.io/set_initialize_annotation-sc";
+const INITIALIZE_ANNOTATION: &str = "kubevirt-initialization.k8c.io/initialize-sc";
 
 /// All tests share the control planes, because starting them is the slowest step.
 #[test]

@@ -93,7 +93,7 @@ impl HostReconciler {
         if self.write_condition(infra_node, Some(&condition)).await? {
             self.report_waits(&host, &lost, before.as_ref()).await;
         }
-        failure.map_or(Ok(next), Err)
+        failure.map_or(Ok(next_limit), Err)
     }
 
     fn state_of(&self, host: &str) -> HostLossState {

@@ -231,7 +231,7 @@ mod tests {
             (UntrustedError::Timeout, ConditionReason::TenantUnreachable, "tries again"),
             (UntrustedError::Status(503), ConditionReason::TenantUnreachable, "HTTP status 503"),
             (UntrustedError::Status(404), ConditionReason::InvalidAnswer, "HTTP status 404"),
-            (UntrustedError::TooLong, ConditionReason::InvalidAnswer, "more than the limit"),
+            (UntrustedError::TooLong, ConditionReason::InvalidAnswer, "exceeds the size limit"),
         ] {
             let fault = fault_of(error, secret_description, None);
             assert_eq!(fault.reason, reason);

@@ -41,7 +41,7 @@ pub(super) async fn run(
         context: Arc::clone(&context),
         connections,
         machines: triggers.machines(),
-        conditions: ConditionWriter::new(
+        condition_writer: ConditionWriter::new(
             Arc::clone(&context),
             TENANT_ACCESS_FIELD_MANAGER,
             OWNED_CONDITIONS,

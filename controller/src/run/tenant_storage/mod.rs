@@ -51,7 +51,7 @@ async fn run_reconciles(
         context: Arc::clone(&context),
         connections,
         infra_classes: Arc::clone(&infra_classes),
-        conditions: ConditionWriter::new(
+        condition_writer: ConditionWriter::new(
             Arc::clone(&context),
             TENANT_STORAGE_FIELD_MANAGER,
             OWNED_CONDITIONS,
