@@ -121,21 +121,14 @@ fn plan_pool(
     desired: &mut DesiredExposure,
 ) {
     let ExposureInput { tenant, config, pool_use, .. } = input;
-    let waiting = match requested.map(|requested| check_pool(input, requested)).transpose() {
-        Ok(waiting) => waiting.flatten(),
-        Err(fault) => {
-            desired.faults.push(fault);
-            desired.retains_pool = true;
-            return;
-        }
-    };
+    if let Some(Err(fault)) = requested.map(|requested| check_pool(input, requested)) {
+        desired.faults.push(fault);
+        desired.retains_pool = true;
+        return;
+    }
     let ranges = requested.map(|requested| requested.addresses.as_slice()).unwrap_or_default();
     let kept = pool_use.kept_addresses(&tenant.name_any(), ranges);
     let mut pool = requested.cloned();
-    if let (Some(pool), Some((ranges, fault))) = (&mut pool, waiting) {
-        pool.addresses = ranges;
-        desired.faults.push(fault);
-    }
     if !kept.is_empty() {
         // Without a request, the existing advertisement is not changed.
         desired.retains_pool = requested.is_none();
@@ -156,8 +149,6 @@ fn plan_pool(
         );
         desired.faults.push(Fault::new(ConditionReason::LoadBalancerAddressesInUse, message));
     }
-    // MetalLB permits no pool without addresses.
-    let pool = pool.filter(|pool| !pool.addresses.is_empty());
     let objects = pool.iter().flat_map(|pool| load_balancer_pool_objects(tenant, pool, config));
     desired.objects.extend(objects);
 }
@@ -188,15 +179,11 @@ fn manager_objects(
     }
 }
 
-/// Checks the pool of a tenant. If it has to wait until other tenants have released addresses, returns the ranges
-/// that it has until then, and a fault that names these tenants.
+/// Checks whether the pool of a tenant can be applied now.
 ///
 /// # Errors
 /// Returns a fault if an address cannot be used, or belongs to the infra cluster or to the pool of another tenant.
-fn check_pool(
-    input: ExposureInput<'_>,
-    requested: &LoadBalancers,
-) -> Result<Option<(Vec<AddressRange>, Fault)>, Fault> {
+fn check_pool(input: ExposureInput<'_>, requested: &LoadBalancers) -> Result<(), Fault> {
     let ExposureInput { tenant, tenants, pool_use, cluster, .. } = input;
     let addresses = &requested.addresses;
     let field = "spec.exposure.loadBalancers.addresses";
@@ -205,6 +192,7 @@ fn check_pool(
         let message = format!("{field}{separator}{problem}");
         return Err(Fault::new(ConditionReason::InvalidExposure, message));
     }
+    check_addresses_of_other_tenants(input, addresses)?;
     let may_apply = |request: PoolRequest<'_>| {
         let of_other = ExposureInput { tenant: request.tenant, ..input };
         pool_problem(request.ranges, cluster).is_none()
@@ -214,15 +202,14 @@ fn check_pool(
     let reason = ConditionReason::LoadBalancerPoolsOverlap;
     let name = tenant.name_any();
     match decide(PoolRequest { tenant, ranges: addresses }, state) {
-        PoolDecision::Accepted => check_addresses_of_other_tenants(input, addresses).map(|()| None),
-        PoolDecision::Waits { ranges, others } => {
-            check_addresses_of_other_tenants(input, addresses)?;
+        PoolDecision::Accepted => Ok(()),
+        PoolDecision::Waits(others) => {
             let message = format!(
-                "{field}: TenantCluster {name} exchanges addresses with other tenants: it has released its addresses, \
-                 and gets the requested addresses when the pools of these TenantClusters have changed: {}",
+                "{field} contains addresses that the pools of these TenantClusters still have: {}; TenantCluster \
+                 {name} keeps its previous pool until their pools have changed",
                 join_names_limited(&others)
             );
-            Ok(Some((ranges, Fault::new(reason, message))))
+            Err(Fault::new(reason, message))
         }
         PoolDecision::Refused(reasons) => {
             let message = format!(

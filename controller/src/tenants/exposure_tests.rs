@@ -122,9 +122,16 @@ fn the_previous_pool_of_a_refused_tenant_stays_its_own() {
         assert_eq!(single_fault(&desired).0, ConditionReason::LoadBalancerPoolsOverlap);
     }
     assert!(plan_with(&all[0], &all, &pool_use).faults.is_empty());
-    // If nothing refuses the new pool, the previous one is released.
-    let desired = plan_with(&other, &[refused, Arc::clone(&other)], &pool_use);
-    assert!(desired.faults.is_empty(), "{desired:?}");
+    // If nothing refuses the new pool, the previous one is released, and then the other tenant gets it.
+    let all = [refused, Arc::clone(&other)];
+    let desired = plan_with(&other, &all, &applied(&[("b", "203.0.113.0/28")]));
+    let (reason, message) = single_fault(&desired);
+    assert_eq!(reason, ConditionReason::LoadBalancerPoolsOverlap);
+    assert!(message.contains("still have: b; TenantCluster c keeps"), "{message}");
+    assert!(desired.objects.is_empty());
+    assert!(!desired.is_undesired(ObjectKind::IpAddressPool, "metallb-system", "tenant-c"));
+    let pool_use = applied(&[("b", "192.0.2.8-192.0.2.40")]);
+    assert!(plan_with(&other, &all, &pool_use).faults.is_empty());
 }
 
 fn applied(pools: &[(&str, &str)]) -> PoolUse {
@@ -148,62 +155,6 @@ fn a_refused_pool_blocks_no_younger_tenant() {
     let all = [Arc::clone(older), Arc::clone(younger)];
     let faults = all.each_ref().map(|tenant| plan_with(tenant, &all, &pool_use).faults.len());
     assert_eq!(faults, [0, 1]);
-}
-
-#[test]
-fn tenants_exchange_their_pools() {
-    let (first, second) = ("192.0.2.0-192.0.2.15", "192.0.2.16-192.0.2.31");
-    let older = with_pool("a", json!([second]));
-    let younger = with_pool("b", json!([first]));
-    let all = [Arc::clone(&older), Arc::clone(&younger)];
-    let addresses =
-        |desired: &DesiredExposure| desired.objects[0].body["spec"]["addresses"].clone();
-    // First the younger tenant releases its pool. Then the older tenant gets it, and releases its own pool for the
-    // younger tenant.
-    let mut pool_use = applied(&[("a", first), ("b", second)]);
-    let desired = plan_with(&younger, &all, &pool_use);
-    let (reason, message) = single_fault(&desired);
-    assert_eq!(reason, ConditionReason::LoadBalancerPoolsOverlap);
-    assert!(message.ends_with("have changed: a"), "{message}");
-    assert!(desired.objects.is_empty());
-    assert!(desired.is_undesired(ObjectKind::IpAddressPool, "metallb-system", "tenant-b"));
-    for pools in [vec![("a", first)], vec![("a", second)], vec![("a", second), ("b", first)]] {
-        let desired = plan_with(&older, &all, &applied(&pools));
-        assert_eq!((addresses(&desired), desired.faults.len()), (json!([second]), 0));
-        let desired = plan_with(&younger, &all, &applied(&pools));
-        assert_eq!((addresses(&desired), desired.faults.len()), (json!([first]), 0));
-    }
-    // Nothing changes while a Service has an address of the older tenant's pool.
-    pool_use.addresses.push(ServiceAddress {
-        tenant: "a".to_owned(),
-        service: "web".to_owned(),
-        address: "192.0.2.9".parse().unwrap(),
-    });
-    for (tenant, pool, expected) in [
-        (&older, "tenant-a", ConditionReason::LoadBalancerPoolsOverlap),
-        (&younger, "tenant-b", ConditionReason::LoadBalancerAddressesInUse),
-    ] {
-        let desired = plan_with(tenant, &all, &pool_use);
-        assert_eq!(single_fault(&desired).0, expected);
-        assert!(!desired.is_undesired(ObjectKind::IpAddressPool, "metallb-system", pool));
-    }
-}
-
-#[test]
-fn one_of_three_tenants_that_exchange_pools_releases_its_pool() {
-    let ranges = ["192.0.2.0-192.0.2.15", "192.0.2.16-192.0.2.31", "192.0.2.32-192.0.2.47"];
-    let [first, second, third] = ranges;
-    let all = [
-        with_pool("a", json!([second])),
-        with_pool("b", json!([third])),
-        with_pool("c", json!([first, "192.0.2.40-192.0.2.47"])),
-    ];
-    let pool_use = applied(&[("a", first), ("b", second), ("c", third)]);
-    let faults = all.each_ref().map(|tenant| plan_with(tenant, &all, &pool_use).faults.len());
-    assert_eq!(faults, [1; 3], "c keeps a part of its pool, so b, a and c keep theirs");
-    let all = [Arc::clone(&all[0]), Arc::clone(&all[1]), with_pool("c", json!([first]))];
-    let faults = all.each_ref().map(|tenant| plan_with(tenant, &all, &pool_use).faults.len());
-    assert_eq!(faults, [0, 0, 1]);
 }
 
 /// The objects of MetalLB change only to a valid pool, and stay while a change is invalid.
@@ -267,7 +218,9 @@ fn addresses_of_services_stay_in_the_pool_and_in_no_other() {
         assert_eq!(single_fault(&refused).0, ConditionReason::LoadBalancerAddressesInUse);
         assert!(refused.objects.is_empty());
         let unused = PoolUse { addresses: Vec::new(), ..pool_use.clone() };
-        assert!(plan_with(&other, &[tenant], &unused).faults.is_empty());
+        let waiting = plan_with(&other, &[Arc::clone(&tenant)], &unused);
+        assert_eq!(single_fault(&waiting).0, ConditionReason::LoadBalancerPoolsOverlap);
+        assert!(plan_with(&other, &[tenant], &PoolUse::default()).faults.is_empty());
     }
     let unchanged = plan_with(&with_pool("shop", json!(["192.0.2.0/28"])), &[], &pool_use);
     assert!(unchanged.faults.is_empty());

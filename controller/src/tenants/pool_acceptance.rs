@@ -1,8 +1,12 @@
 //! Decides whether a tenant gets the pool of load balancer addresses that it requests.
 //!
-//! An accepted request blocks the requests of other tenants. A refused request blocks none, but its tenant keeps its
-//! current pool. So all tenants whose pools are related are decided together, older tenants first. If tenants
-//! exchange their pools, they wait for each other in a cycle: the youngest of them releases its addresses first.
+//! Tenants whose pools are related are decided together, older tenants first. A tenant is accepted if it, and the
+//! tenants whose pools have addresses that it requests, can all get their pools one after the other, without an address
+//! that an accepted tenant requests. A refused tenant keeps its pool, and its request blocks no other tenant.
+//!
+//! A pool changes only in one step, when no other pool has its addresses. Such a step does not change which tenants are
+//! accepted, so no tenant loses addresses for a change that does not complete. Tenants that need each other's addresses
+//! are refused: one of them would have to release its pool first, and could then lose it to another tenant.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,6 +14,7 @@ use std::sync::Arc;
 use berth_api::{AddressRange, TenantCluster};
 use kube::ResourceExt as _;
 
+use super::fault::join_names_limited;
 use super::pool_precedence::{PoolRequest, age_key, refusal};
 use super::pool_use::PoolUse;
 
@@ -29,13 +34,8 @@ pub(super) struct PoolState<'a> {
 pub(super) enum PoolDecision {
     /// The tenant gets the pool.
     Accepted,
-    /// The tenant gets the pool when other tenants, which wait for this tenant, have released addresses of it.
-    Waits {
-        /// Ranges of its pool that it still requests. It releases its other ranges.
-        ranges: Vec<AddressRange>,
-        /// Names of the other tenants.
-        others: Vec<String>,
-    },
+    /// The tenant keeps its previous pool until the pools of these other tenants have changed, and then gets the pool.
+    Waits(Vec<String>),
     /// The tenant keeps its previous pool, with the reasons.
     Refused(Vec<String>),
 }
@@ -54,27 +54,15 @@ impl<'a> PoolClaim<'a> {
         PoolRequest { tenant: self.request.tenant, ranges: &self.applied }
     }
 
-    /// Returns the ranges in the cluster that stay whether the request is accepted or not.
-    fn kept_ranges(&self) -> Vec<AddressRange> {
-        if !self.can_apply {
-            return self.applied.clone();
-        }
-        let pairs = self.applied.iter().flat_map(|one| {
-            self.request.ranges.iter().filter_map(move |other| one.intersection(*other))
-        });
-        pairs.collect()
-    }
-
     fn overlaps(&self, other: &Self) -> bool {
-        let own = || self.request.ranges.iter().chain(&self.applied);
-        let mut theirs = other.request.ranges.iter().chain(&other.applied);
-        theirs.any(|one| own().any(|range| range.overlaps(*one)))
+        let theirs = [other.request.ranges, other.applied.as_slice()];
+        let is_shared = |own: &[AddressRange]| theirs.iter().any(|ranges| overlap(own, ranges));
+        is_shared(self.request.ranges) || is_shared(self.applied.as_slice())
     }
 
     /// Returns true if the pool of another tenant has addresses that this tenant requests.
-    fn waits_for(&self, other: &Self) -> bool {
-        let mut applied = other.applied.iter();
-        applied.any(|one| self.request.ranges.iter().any(|range| range.overlaps(*one)))
+    fn needs_change_of(&self, other: &Self) -> bool {
+        overlap(self.request.ranges, &other.applied)
     }
 
     fn name(&self) -> String {
@@ -86,42 +74,66 @@ impl<'a> PoolClaim<'a> {
     }
 }
 
-/// Decides about the pool of a tenant. The pool must be valid.
+/// Returns true if an address is in both lists of ranges.
+fn overlap(one: &[AddressRange], other: &[AddressRange]) -> bool {
+    one.iter().any(|range| other.iter().any(|it| range.overlaps(*it)))
+}
+
+/// Decides about the pool of a tenant. [`PoolState::may_apply`] must return true for this pool.
 #[must_use]
 pub(super) fn decide(own: PoolRequest<'_>, state: PoolState<'_>) -> PoolDecision {
     let claims = related_claims(own, state);
+    let needed: Vec<BTreeSet<usize>> =
+        (0..claims.len()).map(|index| needed_changes(&claims, index)).collect();
+    let accepted = accepted_claims(&claims, &needed);
     let own_name = own.tenant.name_any();
-    let accepted = accepted_claims(&claims, state.pool_use);
-    let mut all = claims.iter().enumerate();
-    let Some((own_index, claim)) = all.find(|(_, one)| one.name() == own_name) else {
-        return PoolDecision::Accepted;
-    };
-    let others = claims.iter().enumerate().filter(|(index, _)| *index != own_index);
-    if accepted.contains(&own_index) {
-        if !is_youngest_of_cycle(&claims, &accepted, own_index) {
+    let own_index = claims.iter().position(|claim| claim.name() == own_name);
+    if own_index.is_none_or(|index| accepted.contains(&index)) {
+        // Tenants that no longer request a pool are included.
+        let pools = state.pool_use.pools.iter();
+        let others = pools.filter(|pool| pool.tenant != own_name);
+        let others = others.filter(|pool| overlap(own.ranges, &pool.ranges));
+        let names: BTreeSet<String> = others.map(|pool| pool.tenant.clone()).collect();
+        if names.is_empty() {
             return PoolDecision::Accepted;
         }
-        let others = others.filter(|(_, other)| claim.waits_for(other));
-        let others = others.map(|(_, other)| other.name()).collect();
-        return PoolDecision::Waits { ranges: claim.kept_ranges(), others };
+        return PoolDecision::Waits(names.into_iter().collect());
     }
+    let others = claims.iter().enumerate().filter(|(index, _)| Some(*index) != own_index);
     let reasons = others.filter_map(|(index, other)| {
-        let kept = other.kept_ranges();
-        let kept = PoolRequest { tenant: other.request.tenant, ranges: &kept };
-        let refused = refusal(claim.request, kept, state.pool_use);
-        refused.or_else(|| {
-            if !accepted.contains(&index) {
-                return refusal(claim.request, other.applied_request(), state.pool_use);
-            }
-            refusal(claim.request, other.request, state.pool_use)
-                .or_else(|| refusal_of_older_tenant(claim.request, other.request))
-        })
+        if accepted.contains(&index) {
+            return refusal(own, other.request, state.pool_use)
+                .or_else(|| refusal_of_older_tenant(own, other.request));
+        }
+        refusal(own, other.applied_request(), state.pool_use)
     });
-    let mut reasons: Vec<String> = reasons.collect();
+    let cycle = own_index.and_then(|index| cycle_message(&claims, &needed, index));
+    let mut reasons: Vec<String> = cycle.into_iter().chain(reasons).collect();
     if reasons.is_empty() {
         reasons.push("the pools of other tenants must change first".to_owned());
     }
     PoolDecision::Refused(reasons)
+}
+
+/// Returns a message that names the tenants that need addresses of each other's pools, if this tenant is one of them.
+fn cycle_message(
+    claims: &[PoolClaim<'_>],
+    needed: &[BTreeSet<usize>],
+    own: usize,
+) -> Option<String> {
+    let needs =
+        |index: usize, other: usize| needed.get(index).is_some_and(|it| it.contains(&other));
+    if !needs(own, own) {
+        return None;
+    }
+    let all = claims.iter().enumerate();
+    let members = all.filter(|(index, _)| needs(own, *index) && needs(*index, own));
+    let names: Vec<String> = members.map(|(_, claim)| claim.name()).collect();
+    Some(format!(
+        "these TenantClusters request addresses of each other's pools, so one of them must first request other \
+         addresses: {}",
+        join_names_limited(&names)
+    ))
 }
 
 /// Returns the reason why a tenant is refused although it is older than an accepted tenant.
@@ -129,7 +141,9 @@ fn refusal_of_older_tenant(own: PoolRequest<'_>, other: PoolRequest<'_>) -> Opti
     let mut pairs = own.ranges.iter().flat_map(|one| other.ranges.iter().map(move |it| (one, it)));
     let (range, theirs) = pairs.find(|(range, theirs)| range.overlaps(**theirs))?;
     let name = other.tenant.name_any();
-    Some(format!("`{range}` overlaps `{theirs}` of TenantCluster {name}, whose pool changes first"))
+    Some(format!(
+        "`{range}` overlaps `{theirs}` of TenantCluster {name}, which gets these addresses"
+    ))
 }
 
 /// Returns the tenant and the tenants whose decisions may affect its own, older tenants first.
@@ -166,61 +180,46 @@ fn related_claims<'a>(own: PoolRequest<'a>, state: PoolState<'a>) -> Vec<PoolCla
     related
 }
 
-/// Returns the indices of the tenants that get their pools.
-fn accepted_claims(claims: &[PoolClaim<'_>], pool_use: &PoolUse) -> BTreeSet<usize> {
-    let kept: Vec<Vec<AddressRange>> = claims.iter().map(PoolClaim::kept_ranges).collect();
-    let has_kept = |index: usize, claim: &PoolClaim<'_>| {
-        let mut others = claims.iter().zip(&kept).enumerate().filter(|(other, _)| *other != index);
-        others.any(|(_, (other, ranges))| {
-            let kept = PoolRequest { tenant: other.request.tenant, ranges };
-            refusal(claim.request, kept, pool_use).is_some()
-        })
-    };
-    let all = claims.iter().enumerate();
-    let refused = all.filter(|(index, claim)| !claim.can_apply || has_kept(*index, claim));
-    let mut refused: BTreeSet<usize> = refused.map(|(index, _)| index).collect();
-    loop {
-        let mut accepted: BTreeSet<usize> = BTreeSet::new();
-        for (index, claim) in claims.iter().enumerate() {
-            let is_taken = claims.iter().enumerate().any(|(other, one)| {
-                accepted.contains(&other) && refusal(claim.request, one.request, pool_use).is_some()
-            });
-            if !is_taken && !refused.contains(&index) {
-                accepted.insert(index);
-            }
-        }
-        // A tenant that is not accepted keeps its whole pool.
-        let is_blocked = |claim: &PoolClaim<'_>| {
-            let mut others = claims.iter().enumerate().filter(|(one, _)| !accepted.contains(one));
-            others.any(|(_, one)| refusal(claim.request, one.applied_request(), pool_use).is_some())
-        };
-        let all = claims.iter().enumerate();
-        let blocked = all.filter(|(index, claim)| accepted.contains(index) && is_blocked(claim));
-        let blocked: Vec<usize> = blocked.map(|(index, _)| index).collect();
-        if blocked.is_empty() {
-            return accepted;
-        }
-        refused.extend(blocked);
-    }
-}
-
-/// Returns true if accepted tenants wait for each other in a cycle of which this tenant is the youngest. The indices
-/// are sorted by age.
-fn is_youngest_of_cycle(claims: &[PoolClaim<'_>], accepted: &BTreeSet<usize>, own: usize) -> bool {
-    let (mut visited, mut stack) = (BTreeSet::new(), vec![own]);
+/// Returns the indices of the tenants whose pools must change before a tenant gets its own; the tenant itself if
+/// tenants need each other's addresses.
+fn needed_changes(claims: &[PoolClaim<'_>], first: usize) -> BTreeSet<usize> {
+    let (mut needed, mut stack) = (BTreeSet::new(), vec![first]);
     while let Some(index) = stack.pop() {
         let Some(claim) = claims.get(index) else { continue };
         for (next, other) in claims.iter().enumerate() {
-            if next == index || !accepted.contains(&next) || !claim.waits_for(other) {
-                continue;
-            }
-            if next == own {
-                return true;
-            }
-            if next < own && visited.insert(next) {
+            if next != index && claim.needs_change_of(other) && needed.insert(next) {
                 stack.push(next);
             }
         }
     }
-    false
+    needed
 }
+
+/// Returns the indices of the tenants that get their pools. The claims are sorted by age; `needed` has the result of
+/// [`needed_changes`] for each of them.
+fn accepted_claims(claims: &[PoolClaim<'_>], needed: &[BTreeSet<usize>]) -> BTreeSet<usize> {
+    let mut accepted: BTreeSet<usize> = BTreeSet::new();
+    for (index, needs) in needed.iter().enumerate() {
+        let mut candidates = accepted.clone();
+        candidates.insert(index);
+        candidates.extend(needs);
+        let can_change = |one: usize| {
+            let (Some(claim), Some(changes)) = (claims.get(one), needed.get(one)) else {
+                return false;
+            };
+            let others = candidates.iter().filter(|other| **other != one);
+            let mut others = others.filter_map(|other| claims.get(*other));
+            claim.can_apply
+                && !changes.contains(&one)
+                && !others.any(|other| overlap(claim.request.ranges, other.request.ranges))
+        };
+        if candidates.difference(&accepted).all(|one| can_change(*one)) {
+            accepted = candidates;
+        }
+    }
+    accepted
+}
+
+#[cfg(test)]
+#[path = "pool_acceptance_tests.rs"]
+mod tests;
