@@ -151,7 +151,7 @@ impl FakeTenants {
         let tenant = self.tenant(tenant)?;
         let nodes = lock(&tenant.nodes);
         let is_newer = |node: &&Value| version_of(node) > version;
-        let missed = nodes.by_name.values().filter(is_newer).map(modified).collect();
+        let missed = nodes.by_name.values().filter(is_newer).map(modified_event).collect();
         // The lock is held, so no event is lost and none is sent twice.
         Ok((missed, tenant.events.subscribe()))
     }
