@@ -65,12 +65,10 @@ pub fn read_node_ports(service: &Value) -> NodePorts {
 pub struct NodePortResults {
     /// Machines for which the range has no free node port.
     pub without_port: Vec<String>,
-    /// Machines that wait, because the API server refused many node ports.
-    pub waiting: Vec<String>,
+    /// Number of machines that wait, because the API server refused many node ports.
+    pub waiting_count: usize,
     /// Node ports that the API server refused.
     pub refused: BTreeSet<u16>,
-    /// The last refusal of the API server.
-    pub last_refusal: Option<String>,
     /// Machines that keep a node port outside of the range.
     pub outside: Vec<String>,
 }
@@ -81,26 +79,27 @@ impl NodePortResults {
     pub fn fault(&self, range: NodePortRange) -> Option<Fault> {
         let field =
             format!("spec.exposure.machineAccess.nodePortRange of the TenantCluster: {range}");
-        let ports: Vec<String> = self.refused.iter().map(u16::to_string).collect();
-        let refusal = if ports.is_empty() {
-            String::new()
-        } else {
-            let last = self.last_refusal.as_ref().map(|last| format!(": {last}"));
-            let last = last.unwrap_or_default();
-            format!("; the API server refused {}{last}", join_names_limited(&ports))
-        };
         if !self.without_port.is_empty() {
             let machines = join_names_limited(&self.without_port);
+            let ports: Vec<String> = self.refused.iter().map(u16::to_string).collect();
+            let refusal = if ports.is_empty() {
+                String::new()
+            } else {
+                format!("; the API server refused {}", join_names_limited(&ports))
+            };
             let message = format!(
                 "{field} has no free node port for {machines}{refusal}; extend the range, or delete Services that use it"
             );
             return Some(Fault::new(ConditionReason::NodePortsExhausted, message));
         }
-        if !self.waiting.is_empty() {
-            let machines = join_names_limited(&self.waiting);
+        if self.waiting_count > 0 {
+            // No refused node ports: the message would change with each of them, and each change of the status triggers
+            // a reconcile.
             let message = format!(
-                "{field}: {machines} wait for node ports{refusal}; other node ports are tried every 30 s: choose a range \
-                 that no other Service uses, within --service-node-port-range of the API server"
+                "{field}: number of machines without node port: {}, because the API server refused many; other node \
+                 ports are tried after 30 s: choose a range that no other Service uses, within \
+                 --service-node-port-range of the API server",
+                self.waiting_count
             );
             return Some(Fault::new(ConditionReason::NodePortsRefused, message));
         }
@@ -203,14 +202,14 @@ mod tests {
             message.contains("30100-30101 does not contain all node ports of web-1"),
             "{message}"
         );
-        let (kind, message) = reason(|one| one.waiting.push("web-2".to_owned()));
+        let (kind, message) = reason(|one| one.waiting_count = 2);
         assert_eq!(kind, ConditionReason::NodePortsRefused);
-        assert!(
-            message.contains("web-2 wait for node ports; the API server refused 30100"),
-            "{message}"
-        );
+        assert!(message.contains("number of machines without node port: 2"), "{message}");
+        let (_, later) = reason(|one| one.refused.extend([30_101]));
+        assert_eq!(later, message, "each change of the status triggers a reconcile");
         let (kind, message) = reason(|one| one.without_port.push("web-3".to_owned()));
         assert_eq!(kind, ConditionReason::NodePortsExhausted);
         assert!(message.contains("30100-30101 has no free node port for web-3"), "{message}");
+        assert!(message.contains("; the API server refused 30100, 30101;"), "{message}");
     }
 }

@@ -145,7 +145,7 @@ impl ValidatedDeployment<'_> {
                 }
                 Some(ServiceProblem::Refused { node_port: Some(node_port), reason, service }) => {
                     tracing::info!(machine, node_port, error = %reason, "the API server refused a node port");
-                    if !allocator.record_refusal(node_port, &reason) {
+                    if !allocator.record_refusal(node_port) {
                         let node_port = Some(node_port);
                         return Ok(Some(ServiceProblem::Refused { service, reason, node_port }));
                     }

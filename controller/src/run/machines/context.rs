@@ -10,6 +10,7 @@ use kube::runtime::reflector::Store;
 use kube::{Client, ResourceExt as _};
 
 use super::informers::{MachineInformers, OwnInformers};
+use super::node_port_refusals::NodePortRefusals;
 use super::triggers::MachineTriggers;
 use crate::run::address_store::AddressStore;
 use crate::run::events::EventEmitter;
@@ -62,8 +63,7 @@ pub(super) struct InMemoryState {
     pub(super) uses_machine_controller: bool,
     /// Counts after their last change, and the time of this change.
     pub(super) last_progress: Option<(ReplicaCounts, Instant)>,
-    /// Node ports that the API server has refused, with the time of the refusal.
-    pub(super) refused_node_ports: BTreeMap<u16, Instant>,
+    pub(super) node_port_refusals: NodePortRefusals,
 }
 
 impl MachineContext {

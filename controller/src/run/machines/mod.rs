@@ -18,6 +18,7 @@ mod index;
 mod informers;
 mod machine;
 mod machine_controller;
+mod node_port_refusals;
 mod node_ports;
 mod policies;
 mod prefixes;

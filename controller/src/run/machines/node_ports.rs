@@ -1,7 +1,7 @@
 //! Node ports of the tenant's range for the Services of a MachineDeployment's machines.
 
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use berth_api::{NodePortRange, TenantCluster};
 use kube::api::DynamicObject;
@@ -16,11 +16,6 @@ use crate::tenants::node_ports::{
     NodePortRequest, NodePortResults, NodePorts, allocate_node_ports, read_node_ports,
 };
 
-/// Number of refused node ports after which a reconcile does not try further ones, because each costs a request.
-const MAX_REFUSALS: usize = 16;
-/// Time after which a refused node port is tried again, in case the other Service was deleted.
-const REFUSAL_TIME: Duration = Duration::from_secs(600);
-
 /// Allocates the node ports of one reconcile.
 pub(super) struct NodePortAllocator<'a> {
     context: &'a MachineContext,
@@ -28,7 +23,8 @@ pub(super) struct NodePortAllocator<'a> {
     range: NodePortRange,
     /// Node ports of other Services; `None` until a machine needs a node port.
     unavailable: Option<BTreeSet<u16>>,
-    refusal_count: usize,
+    /// True if no further node port may be tried now.
+    must_wait: bool,
     results: NodePortResults,
 }
 
@@ -38,28 +34,30 @@ impl<'a> NodePortAllocator<'a> {
         let access = tenant.spec.exposure.as_ref()?.machine_access.as_ref()?;
         let range = access.node_port_range?;
         let (context, object) = (validated.context, validated.object);
-        let refused = context.with_state(object, |memory| {
-            memory.refused_node_ports.retain(|_, since| since.elapsed() < REFUSAL_TIME);
-            memory.refused_node_ports.keys().copied().filter(|port| range.contains(*port)).collect()
+        let now = Instant::now();
+        let (refused, must_wait) = context.with_state(object, |memory| {
+            let refusals = &mut memory.node_port_refusals;
+            let all = refusals.ports(now).iter().copied();
+            let refused: BTreeSet<u16> = all.filter(|port| range.contains(*port)).collect();
+            (refused, refusals.must_wait(now))
         });
         let results = NodePortResults { refused, ..NodePortResults::default() };
-        Some(Self { context, object, range, unavailable: None, refusal_count: 0, results })
+        Some(Self { context, object, range, unavailable: None, must_wait, results })
     }
 
     /// Returns true if no further machine can get a node port in this reconcile.
     pub(super) fn is_exhausted(&self) -> bool {
-        !self.results.without_port.is_empty() || self.refusal_count >= MAX_REFUSALS
+        !self.results.without_port.is_empty() || self.must_wait
     }
 
     /// Records that a machine gets no node port in this reconcile.
     pub(super) fn record_missing(&mut self, machine: &str) {
         let results = &mut self.results;
-        let list = if results.without_port.is_empty() && self.refusal_count >= MAX_REFUSALS {
-            &mut results.waiting
+        if results.without_port.is_empty() && self.must_wait {
+            results.waiting_count = results.waiting_count.saturating_add(1);
         } else {
-            &mut results.without_port
-        };
-        list.push(machine.to_owned());
+            results.without_port.push(machine.to_owned());
+        }
     }
 
     /// Allocates the node ports of a machine; `None` if it does not get all of them in this reconcile, which is recorded.
@@ -71,7 +69,7 @@ impl<'a> NodePortAllocator<'a> {
         existing: &NodePorts,
     ) -> Option<NodePorts> {
         let is_complete = ports.iter().all(|port| existing.contains_key(port));
-        if !is_complete && self.refusal_count >= MAX_REFUSALS {
+        if !is_complete && self.must_wait {
             self.record_missing(machine);
             return None;
         }
@@ -96,14 +94,12 @@ impl<'a> NodePortAllocator<'a> {
     }
 
     /// Records a refused node port. Returns false if it was refused before, so another attempt has no effect.
-    pub(super) fn record_refusal(&mut self, port: u16, refusal: &str) -> bool {
-        self.refusal_count = self.refusal_count.saturating_add(1);
-        self.results.last_refusal = Some(refusal.to_owned());
+    pub(super) fn record_refusal(&mut self, port: u16) -> bool {
         if let Some(unavailable) = &mut self.unavailable {
             unavailable.insert(port);
         }
-        self.context.with_state(self.object, |memory| {
-            memory.refused_node_ports.insert(port, Instant::now())
+        self.must_wait = self.context.with_state(self.object, |memory| {
+            memory.node_port_refusals.record(port, Instant::now())
         });
         self.results.refused.insert(port)
     }
