@@ -6,6 +6,7 @@ use std::time::Instant;
 use berth_api::{NodePortRange, TenantCluster};
 use kube::api::DynamicObject;
 use kube::core::Status;
+use kube::core::response::StatusCause;
 use serde_json::Value;
 
 use super::context::MachineContext;
@@ -124,15 +125,32 @@ impl<'a> NodePortAllocator<'a> {
 
 /// Returns the node port that the API server refused, because another Service has it, or because the API server does not
 /// permit it; `None` if it refused another part of the Service.
+///
+/// The message has the node port. The index is that of the stored list of ports: API servers before
+/// structured-merge-diff 4.2.1 keep the order of this list, which can differ from the order of the applied list.
 pub(super) fn refused_node_port(status: &Status, service: &Value) -> Option<u16> {
     let causes = status.details.iter().flat_map(|details| &details.causes);
+    let ports = service.pointer("/spec/ports")?.as_array()?;
+    let node_port =
+        |port: &Value| port["nodePort"].as_u64().and_then(|port| u16::try_from(port).ok());
     let index = |field: &str| {
         let (index, rest) = field.strip_prefix("spec.ports[")?.split_once(']')?;
         (rest == ".nodePort").then(|| index.parse::<usize>().ok()).flatten()
     };
-    let index = causes.filter_map(|cause| index(&cause.field)).next()?;
-    let port = service.pointer("/spec/ports")?.get(index)?["nodePort"].as_u64()?;
-    u16::try_from(port).ok()
+    let refused = |cause: &StatusCause| {
+        let index = index(&cause.field)?;
+        match invalid_number(&cause.message) {
+            Some(number) => ports.iter().filter_map(node_port).find(|port| *port == number),
+            None => ports.get(index).and_then(node_port),
+        }
+    };
+    causes.filter_map(refused).next()
+}
+
+/// Returns the number in a message such as `Invalid value: 30101: provided port is already allocated`.
+fn invalid_number(message: &str) -> Option<u16> {
+    let (_, rest) = message.split_once("Invalid value: ")?;
+    rest.split(|one: char| !one.is_ascii_digit()).next()?.parse().ok()
 }
 
 #[cfg(test)]
@@ -141,16 +159,35 @@ mod tests {
 
     use super::*;
 
+    fn service() -> Value {
+        json!({"spec": {"ports": [{"port": 22, "nodePort": 30_100}, {"port": 80, "nodePort": 30_101}]}})
+    }
+
+    fn status(field: &str, message: &str) -> Status {
+        let status = json!({
+            "status": "Failure", "code": 422, "reason": "Invalid", "message": "m",
+            "details": {"causes": [{"field": field, "reason": "FieldValueInvalid", "message": message}]},
+        });
+        serde_json::from_value(status).unwrap()
+    }
+
+    #[test]
+    fn refused_node_ports_are_found_by_the_message() {
+        let refused = |message: &str| {
+            refused_node_port(&status("spec.ports[0].nodePort", message), &service())
+        };
+        assert_eq!(
+            refused("Invalid value: 30101: provided port is already allocated"),
+            Some(30_101)
+        );
+        assert_eq!(refused("Invalid value: 30102: provided port is already allocated"), None);
+        assert_eq!(refused("Invalid value: \"a\": m"), Some(30_100), "the index is used");
+    }
+
     #[test]
     fn refused_node_ports_are_found_by_the_field() {
-        let service = json!({"spec": {"ports": [{"port": 22, "nodePort": 30_100}, {"port": 80, "nodePort": 30_101}]}});
-        let refused = |field: &str| {
-            let status = json!({
-                "status": "Failure", "code": 422, "reason": "Invalid", "message": "m",
-                "details": {"causes": [{"field": field, "reason": "FieldValueInvalid", "message": "m"}]},
-            });
-            refused_node_port(&serde_json::from_value(status).unwrap(), &service)
-        };
+        let service = service();
+        let refused = |field: &str| refused_node_port(&status(field, "m"), &service);
         assert_eq!(refused("spec.ports[1].nodePort"), Some(30_101));
         for other in
             ["spec.ports[2].nodePort", "spec.ports[0].port", "spec.ports[x].nodePort", "spec.type"]
