@@ -8,6 +8,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::excerpt::excerpt;
 
+/// Pattern of a range or of a single port, each port from 1 to 65535. A pattern cannot compare the two ports.
+const PATTERN: &str = concat!(
+    "^([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])",
+    "(-([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5]))?$"
+);
+
 /// A range of node ports, such as `30100-30199`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -98,7 +104,8 @@ impl JsonSchema for NodePortRange {
         schemars::json_schema!({
             "type": "string",
             "description": "Node ports: 30100-30199",
-            "pattern": "^ *[0-9]{1,5}( *- *[0-9]{1,5})? *$"
+            "maxLength": 11,
+            "pattern": PATTERN
         })
     }
 }
@@ -133,6 +140,13 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn the_pattern_permits_only_ports(text in PATTERN.trim_matches(['^', '$'])) {
+            let (first, last) = text.split_once('-').unwrap_or((text.as_str(), text.as_str()));
+            prop_assert!(text.len() <= 11);
+            prop_assert!(first.parse::<NodePortRange>().is_ok() && last.parse::<NodePortRange>().is_ok());
+        }
+
         #[test]
         fn display_and_parse_round_trip(first in 1..=u16::MAX, more in 0..1000_u16) {
             let range = NodePortRange { first, last: first.saturating_add(more) };
