@@ -93,8 +93,7 @@ impl NodePortResults {
             return Some(Fault::new(ConditionReason::NodePortsExhausted, message));
         }
         if self.waiting_count > 0 {
-            // No refused node ports: the message would change with each of them, and each change of the status triggers
-            // a reconcile.
+            // The message has no refused node ports: each change of the status triggers a reconcile.
             let message = format!(
                 "{field}: number of machines without node port: {}, because the API server refused many; other node \
                  ports are tried after 30 s: choose a range that no other Service uses, within \

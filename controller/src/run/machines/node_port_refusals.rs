@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 const MAX_REFUSALS: usize = 16;
 /// Time for which no further node port is tried: the delay of the next reconcile after a temporary fault.
 const WAIT_TIME: Duration = Duration::from_secs(30);
-/// Time after the last refusal, after which all refused node ports are tried again, in case other Services were deleted.
+/// Time after the last refusal until all refused node ports are tried again, in case other Services were deleted.
 const REFUSAL_TIME: Duration = Duration::from_secs(600);
 
 /// Refused node ports. They expire together, so a MachineDeployment whose machines wait tries every node port of its
