@@ -18,7 +18,7 @@ const PROBE_RECEIVE_OPTIONS: ReceiveOptions = ReceiveOptions {
     ethertype: ETHERTYPE,
     group: DESTINATION,
     before_bridge: true,
-    // If all agents start at the same time, their probes arrive in bursts.
+    // Agents that start together also send their probes together.
     buffer_bytes: 4 << 20,
 };
 /// Time after the start in which the absence of other agents proves nothing.
