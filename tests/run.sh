@@ -26,8 +26,9 @@ sed -n '/"profile":{[^}]*"test":true/ s#.*"manifest_path":"\([^"]*\)/Cargo.toml"
 count=$(($(wc -l <"$PROGRAM_LOGS/programs") + 1))
 # A job is a folder, and programs that run one after the other. The longest jobs are first; a name that is missing here only
 # makes the run longer.
-awk -v long='networks shape+kubelet degraded tenants addresses tenant_nodes node_drain assign drain_faults cluster hostile_tenant host_drain tenant_storage host_loss exposure' '
+awk -v long_rest=' berth_controller dhcp kubevirt_vectors ' -v long='networks shape+kubelet degraded tenants addresses tenant_nodes node_drain assign drain_faults cluster hostile_tenant host_drain tenant_storage host_loss exposure' '
     $1 ~ /\/tests$/ { program[$2] = $3; folder = $1; next }
+    index(long_rest, " " $2 " ") { early[++m] = $1 " " $3; next }
     { rest[++n] = $1 " " $3 }
     END {
         jobs = split(long, job, " ")
@@ -39,6 +40,7 @@ awk -v long='networks shape+kubelet degraded tenants addresses tenant_nodes node
             }
             if (line) { print folder line }
         }
+        for (i = 1; i <= m; i++) { print early[i] }
         for (name in program) { print folder, program[name] }
         for (i = 1; i <= n; i++) { print rest[i] }
     }' "$PROGRAM_LOGS/programs" >"$PROGRAM_LOGS/jobs"
