@@ -153,8 +153,11 @@ fn a_refused_pool_blocks_no_younger_tenant() {
     // If b is accepted, its request has precedence over that of c.
     let [_, older, younger] = &all;
     let all = [Arc::clone(older), Arc::clone(younger)];
-    let faults = all.each_ref().map(|tenant| plan_with(tenant, &all, &pool_use).faults.len());
-    assert_eq!(faults, [0, 1]);
+    let faults_with = |pool_use: &PoolUse| {
+        all.each_ref().map(|tenant| plan_with(tenant, &all, pool_use).faults.len())
+    };
+    assert_eq!(faults_with(&pool_use), [1, 1], "b waits until the pool of a is removed");
+    assert_eq!(faults_with(&applied(&[])), [0, 1]);
 }
 
 /// The objects of MetalLB change only to a valid pool, and stay while a change is invalid.
