@@ -14,8 +14,6 @@ mod skip;
 
 #[path = "dhcp/declines.rs"]
 mod declines;
-#[path = "dhcp/flood.rs"]
-mod flood;
 #[path = "dhcp/ipv6.rs"]
 mod ipv6;
 #[path = "dhcp/namespace.rs"]
