@@ -53,6 +53,8 @@ quick: lint  ## run lint, and the tests that require no server and no emulated h
 lint:  ## check formatting and run clippy, with warnings as errors
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	# The README's first commands.
+	$(CARGO) clippy --locked -p berth-agent --no-default-features -- -D warnings
 
 deny:  ## check licences, sources and bans of all dependencies (cargo-deny)
 	./tests/setup.sh cargo-deny=cargo:cargo-deny

@@ -19,7 +19,7 @@ use jiff::Timestamp;
 use crate::manifest::{Fault, SpecPart};
 use crate::plan::kubelet::{next_start_failure, restart_reason};
 use crate::plan::{Change, Plan};
-use crate::trunk::most_urgent_unknown;
+use crate::trunk_reasons::most_urgent_unknown;
 use berth_host_facts::HostFacts;
 use berth_host_facts::kubelet::RunningConfig;
 

@@ -37,3 +37,4 @@ pub mod state_folder;
 pub mod systemd;
 #[cfg(feature = "daemon")]
 pub mod trunk;
+mod trunk_reasons;

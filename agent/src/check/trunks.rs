@@ -3,7 +3,7 @@
 use super::definition::Check;
 use super::input::Input;
 use crate::state_folder::TRUNK_FILE;
-use crate::trunk::most_urgent_unknown;
+use crate::trunk_reasons::most_urgent_unknown;
 use berth_api::infra_node::{TrunkState, TrunkUnknownReason};
 use berth_runtime::check::Outcome;
 

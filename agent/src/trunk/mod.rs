@@ -15,4 +15,4 @@ mod vlan_socket;
 
 pub use link_probe::LinkProbe;
 pub(crate) use monitor::TrunkMonitor;
-pub(crate) use results::{TrunkReport, most_urgent_unknown};
+pub(crate) use results::TrunkReport;

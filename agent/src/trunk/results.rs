@@ -184,20 +184,6 @@ impl TrunkReport {
     }
 }
 
-/// Returns the network in the state Unknown whose reason a user should correct first. A reason that may be permanent
-/// comes last.
-pub(crate) fn most_urgent_unknown(
-    networks: &BTreeMap<String, TrunkStatus>,
-) -> Option<(&String, &TrunkStatus)> {
-    let urgency = |(_, trunk): &(&String, &TrunkStatus)| match trunk.reason {
-        Some(TrunkUnknownReason::ProbeFailed) => 0,
-        Some(TrunkUnknownReason::NoKey) => 1,
-        Some(TrunkUnknownReason::VlansWithoutPeers) => 2,
-        Some(TrunkUnknownReason::NoPeers) | None => 3,
-    };
-    networks.iter().filter(|(_, trunk)| trunk.state == TrunkState::Unknown).min_by_key(urgency)
-}
-
 /// Returns the status of a network whose trunk could be neither verified nor found faulty.
 pub(super) fn unknown_status(
     reason: TrunkUnknownReason,
