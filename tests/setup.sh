@@ -23,6 +23,7 @@ want openssl openssl
 want jq jq
 want udhcpc udhcpc
 want dhclient isc-dhcp-client
+want /usr/lib/systemd/systemd-networkd systemd
 for pair in "$@"; do
     case ${pair#*=} in
     cargo:*) command -v "${pair%%=*}" >/dev/null 2>&1 || crates="$crates ${pair#*=cargo:}" ;;
