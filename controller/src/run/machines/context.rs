@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use berth_api::{InfraConfig, TenantCluster};
 use kube::api::DynamicObject;
@@ -19,9 +19,6 @@ use crate::run::removal_lock::RemovalLock;
 use crate::run::tenant_access::Connections;
 use berth_kubevirt_render::machines::rollout::ReplicaCounts;
 use berth_runtime::watch::{Informer, OptionalInformer};
-
-/// Delay of the next reconcile after a temporary fault.
-pub(super) const RETRY_DELAY: Duration = Duration::from_secs(30);
 
 /// Stores and clients shared by all reconciles of MachineDeployments.
 pub(super) struct MachineContext {

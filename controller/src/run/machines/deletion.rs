@@ -9,7 +9,8 @@ use berth_runtime::backoff::add_jitter;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Preconditions};
 use kube::{Api, ResourceExt as _};
 
-use super::context::{MachineContext, RETRY_DELAY};
+use super::context::MachineContext;
+use super::delays::RETRY_DELAY;
 use super::errors::{RequestError, none_if_not_found, with_request};
 use crate::api_resource::machine_resource;
 use crate::run::removal::DrainingTenant;

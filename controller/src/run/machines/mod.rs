@@ -10,6 +10,7 @@ mod address_restore;
 mod addresses;
 mod apply;
 mod context;
+mod delays;
 mod deleted_machines;
 mod deletion;
 mod errors;

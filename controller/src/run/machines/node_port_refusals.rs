@@ -6,10 +6,10 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// Number of refused node ports after which no further one is tried for `WAIT_TIME`, because each costs a request.
+use super::delays::RETRY_DELAY;
+
+/// Number of refused node ports after which no further one is tried for [`RETRY_DELAY`], because each costs a request.
 const MAX_REFUSALS: usize = 16;
-/// Time for which no further node port is tried: the delay of the next reconcile after a temporary fault.
-const WAIT_TIME: Duration = Duration::from_secs(30);
 /// Time after the last refusal until all refused node ports are tried again, in case other Services were deleted.
 const REFUSAL_TIME: Duration = Duration::from_secs(600);
 
@@ -38,7 +38,7 @@ impl NodePortRefusals {
 
     /// Returns true if no further node port may be tried now.
     pub(super) fn must_wait(&mut self, now: Instant) -> bool {
-        if self.waiting_since.is_some_and(|since| has_passed(WAIT_TIME, since, now)) {
+        if self.waiting_since.is_some_and(|since| has_passed(RETRY_DELAY, since, now)) {
             self.waiting_since = None;
             self.count = 0;
         }
@@ -123,7 +123,7 @@ mod tests {
         assert!(found.is_some_and(|port| !order.contains(&port)), "{found:?}");
         assert_eq!(times.len(), 400);
         for (first, next) in times.iter().zip(times.iter().skip(MAX_REFUSALS)) {
-            assert!(has_passed(WAIT_TIME, *first, *next), "more than {MAX_REFUSALS} attempts");
+            assert!(has_passed(RETRY_DELAY, *first, *next), "more than {MAX_REFUSALS} attempts");
         }
     }
 

@@ -10,7 +10,8 @@ use kube::{Api, ResourceExt as _};
 use serde_json::json;
 
 use super::apply::ApplyResult;
-use super::context::{MachineContext, RETRY_DELAY};
+use super::context::MachineContext;
+use super::delays::RETRY_DELAY;
 use super::errors::{RequestError, none_if_not_found, with_request};
 use super::policies;
 use super::readiness;

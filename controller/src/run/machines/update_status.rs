@@ -10,7 +10,8 @@ use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::{Api, Resource as _, ResourceExt as _};
 use serde_json::{Value, json};
 
-use super::context::{MachineContext, RETRY_DELAY};
+use super::context::MachineContext;
+use super::delays::RETRY_DELAY;
 use super::errors::{RequestError, none_if_not_found, with_request};
 use super::validated::ValidatedDeployment;
 use crate::api_resource::deployment_resource;
