@@ -36,7 +36,7 @@ guest() { # NAME MAC BRIDGE
 }
 request() { # NAME: writes the lease to NAME.lease
     rm -f "$1.lease"
-    LEASE="$PWD/$1.lease" ip netns exec "$1" udhcpc -i eth0 -f -q -n -t "${tries:-3}" -T 1 -s "$PWD/lease.sh"
+    LEASE="$PWD/$1.lease" ip netns exec "$1" udhcpc -i eth0 -f -q -n -t 3 -T 1 -s "$PWD/lease.sh"
 }
 lease_is() { request "$1" && grep -qx "$2" "$1.lease"; }
 gets_no_answer() { if request "$1"; then echo "unexpected answer for $1"; cat "$1.lease"; exit 1; fi; }
