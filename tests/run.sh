@@ -24,7 +24,8 @@ $CARGO test "$@" --no-run --message-format json >"$PROGRAM_LOGS/programs.json" |
 sed -n '/"profile":{[^}]*"test":true/ s#.*"manifest_path":"\([^"]*\)/Cargo.toml".*"name":"\([^"]*\)","src_path.*"executable":"\([^"]*\)".*#\1 \2 \3#p' \
     "$PROGRAM_LOGS/programs.json" >"$PROGRAM_LOGS/programs"
 count=$(($(wc -l <"$PROGRAM_LOGS/programs") + 1))
-# A job is a folder, and programs that run one after the other. The longest jobs are first; a name that is missing here only
+# A job is a folder, and programs that run one after the other. The longest jobs are first: `long` has those of the folder
+# tests, and `long_rest` those of other folders, where some programs have the same names. A name that is missing here only
 # makes the run longer.
 awk -v long_rest=' berth_controller dhcp kubevirt_vectors ' -v long='networks shape+kubelet degraded tenants addresses tenant_nodes node_drain assign drain_faults cluster hostile_tenant host_drain tenant_storage host_loss exposure' '
     $1 ~ /\/tests$/ { program[$2] = $3; folder = $1; next }
