@@ -1,5 +1,6 @@
-//! Tests that agents verify the trunk between two hosts: both hosts report a VLAN that the trunk does not carry, until
-//! the trunk carries it again; and a switch that announces itself with LLDP is reported.
+//! Tests that agents verify the trunk between two hosts, with a shared bridge and with a bridge for each tenant: both
+//! hosts report a VLAN that the trunk does not carry, until the trunk carries it again; and a switch that announces
+//! itself with LLDP is reported.
 
 use berth_tests::demo::hub::Hub;
 use berth_tests::host::Host;
@@ -7,7 +8,9 @@ use berth_tests::host::Host;
 use crate::daemon::{read_report, start_agent, stop_agent, wait_until};
 use crate::{UPLINK_NAME, manifest, write_manifest};
 
-const NETWORK: &str = "{name: tenants, scenario: VlanAwareBridge, uplink: {name: trunk0}, bridge: br-tenant, mtu: 1500}";
+const SHARED_NETWORK: &str = "{name: tenants, scenario: VlanAwareBridge, uplink: {name: trunk0}, bridge: br-tenant, mtu: 1500}";
+const SEPARATE_NETWORK: &str =
+    "{name: tenants, scenario: BridgePerTenant, uplink: {name: trunk0}, mtu: 1500}";
 const TENANTS: [&str; 3] = [
     "{name: cluster-a, network: tenants, vlan: 100}",
     "{name: cluster-b, network: tenants, vlan: 200}",
@@ -24,11 +27,51 @@ fn trunk_has_state(state: &str) -> String {
     )
 }
 
+/// Tests the scenarios in which a host sends and receives the frames of tenants with VLAN tags on the uplink.
 pub(crate) fn missing_vlan_is_reported_by_both_hosts(switch: &Hub, hosts: &mut [Host; 2]) {
     for (host, name) in hosts.iter_mut().zip(NAMES) {
         host.run_checked(&format!("hostname {name}; rm -f {KEY_FILE}")).unwrap();
-        write_manifest(host, &manifest(&[NETWORK], &TENANTS).replace(NAMES[0], name));
+    }
+    start_agents(hosts, SHARED_NETWORK);
+    agents_require_a_secret_key(hosts);
+    missing_vlan_is_reported(switch, hosts);
+    let [first, second] = hosts;
+    announced_switch_is_reported(first, second);
+    stop_agents(hosts);
+
+    start_agents(hosts, SEPARATE_NETWORK);
+    for host in hosts.iter_mut() {
+        // The kernel gives the frames of each VLAN to a VLAN link, and not to the uplink.
+        host.run_checked(
+            "for id in 100 200 300; do ip -d link show tn$id-v | grep -q \"master tn$id \" || exit 1; done; \
+             ! ip link show trunk0 | grep -q master",
+        )
+        .unwrap();
+    }
+    missing_vlan_is_reported(switch, hosts);
+    stop_agents(hosts);
+    for host in hosts {
+        host.run_checked(&format!("rm {KEY_FILE}; hostname {}", NAMES[0])).unwrap();
+    }
+}
+
+fn start_agents(hosts: &mut [Host; 2], network: &str) {
+    for (host, name) in hosts.iter_mut().zip(NAMES) {
+        write_manifest(host, &manifest(&[network], &TENANTS).replace(NAMES[0], name));
         start_agent(host);
+    }
+}
+
+fn stop_agents(hosts: &mut [Host; 2]) {
+    for host in hosts {
+        stop_agent(host);
+        host.run_checked("berth-agent revert && test ! -e /var/lib/berth/trunk.json").unwrap();
+    }
+}
+
+/// Tests that agents without a key, or with a key that every user can read, report this. Afterwards they have a key.
+fn agents_require_a_secret_key(hosts: &mut [Host; 2]) {
+    for host in hosts.iter_mut() {
         // Without a key the state is unknown, and the message has the remedy.
         wait_until(host, &trunk_has_state("Unknown"));
         wait_until(host, "curl -s http://127.0.0.1:9477/report | grep -q NoTrunkKey");
@@ -42,6 +85,11 @@ pub(crate) fn missing_vlan_is_reported_by_both_hosts(switch: &Hub, hosts: &mut [
         // SIGHUP starts a cycle, which reads the key.
         host.run_checked("kill -HUP $(cat /run/agent.pid)").unwrap();
     }
+}
+
+/// Tests that both hosts verify all VLANs, report a VLAN that the switch drops with the name of the other host, and
+/// verify all VLANs again when the switch carries it.
+fn missing_vlan_is_reported(switch: &Hub, hosts: &mut [Host; 2]) {
     for host in hosts.iter_mut() {
         wait_until(host, &trunk_has_state("Verified"));
         // After the daemon publishes the result of the verification, it saves the result for `berth-agent check`.
@@ -62,16 +110,6 @@ pub(crate) fn missing_vlan_is_reported_by_both_hosts(switch: &Hub, hosts: &mut [
     switch.set_missing_vlans(0, &[]);
     for host in hosts.iter_mut() {
         wait_until(host, &trunk_has_state("Verified"));
-    }
-    let [first, second] = hosts;
-    announced_switch_is_reported(first, second);
-    for host in [first, second] {
-        stop_agent(host);
-        host.run_checked(&format!(
-            "berth-agent revert; test ! -e /var/lib/berth/trunk.json; rm {KEY_FILE}; hostname {}",
-            NAMES[0]
-        ))
-        .unwrap();
     }
 }
 
