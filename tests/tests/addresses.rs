@@ -14,6 +14,8 @@ mod conflicts;
 mod deleted_claims;
 #[path = "addresses/interruptions.rs"]
 mod interruptions;
+#[path = "addresses/lost_races.rs"]
+mod lost_races;
 #[path = "addresses/race.rs"]
 mod race;
 
@@ -46,7 +48,12 @@ fn machines_get_addresses() {
     plane.apply_file(&repository().join("examples/tenants/config.yaml")).unwrap();
     let quarantine = r#"{"spec":{"addressQuarantineSeconds":20}}"#;
     plane.kubectl(&["patch", "infraconfig", "default", "--type=merge", "-p", quarantine]).unwrap();
-    create_tenant(&plane);
+    let network = json!({
+        "name": "tenant-trunk",
+        "ipv4": {"cidr": "10.0.0.0/29", "gateway": "10.0.0.1", "exclude": ["10.0.0.6"]},
+        "ipv6": {"cidr": "fd00:120::/64"},
+    });
+    create_tenant(&plane, "shop", &network);
 
     each_machine_has_its_claims(&plane);
     conflicts::conflicts_of_hosts_are_reported(&plane);
@@ -57,23 +64,22 @@ fn machines_get_addresses() {
     machines_keep_addresses_when_pools_change(&plane);
     networks_get_prefixes_from_a_pool(&plane);
     claims_are_deleted_with_their_tenant(&plane);
-    let _controller = interruptions::killed_controller_leaves_no_orphans(&plane, controller);
+    let controller = interruptions::killed_controller_leaves_no_orphans(&plane, controller);
+    lost_races::lost_races_lead_to_the_next_address(&plane, &controller);
     let log = plane.log_tail("first");
     assert!(!log.contains("forbidden"), "a permission is missing: {log}");
 }
 
-fn create_tenant(plane: &ControlPlane) {
+/// Creates a tenant with the user data of its machines.
+fn create_tenant(plane: &ControlPlane, name: &str, network: &Value) {
     let tenant = json!({
-        "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster", "metadata": {"name": "shop"},
-        "spec": {"userDataSecretRef": {"name": "user-data"}, "network": {
-            "name": "tenant-trunk",
-            "ipv4": {"cidr": "10.0.0.0/29", "gateway": "10.0.0.1", "exclude": ["10.0.0.6"]},
-            "ipv6": {"cidr": "fd00:120::/64"},
-        }},
+        "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster", "metadata": {"name": name},
+        "spec": {"userDataSecretRef": {"name": "user-data"}, "network": network},
     });
     apply(plane, &tenant);
     let secret = json!({
-        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "user-data", "namespace": NAMESPACE},
+        "apiVersion": "v1", "kind": "Secret",
+        "metadata": {"name": "user-data", "namespace": format!("cluster-{name}")},
         "stringData": {"userdata": "#cloud-config\nhostname: x\n"},
     });
     plane

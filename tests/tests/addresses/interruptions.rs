@@ -13,7 +13,7 @@ use kube::Api;
 use kube::api::ListParams;
 use serde_json::{Value, json};
 
-use super::{SHORT_TIMEOUT, apply, deployment, is_ipv4, list_items};
+use super::{SHORT_TIMEOUT, apply, create_tenant, deployment, is_ipv4, list_items};
 
 const NAMESPACE: &str = "cluster-many";
 /// Number of machines at the end.
@@ -32,13 +32,16 @@ pub(super) fn killed_controller_leaves_no_orphans(
     plane: &ControlPlane,
     mut controller: Controller,
 ) -> Controller {
-    create_tenant(plane);
+    let network = json!({
+        "name": "tenant-trunk", "ipv4": {"cidr": "10.1.0.0/24"}, "ipv6": {"cidr": "fd00:121::/64"},
+    });
+    create_tenant(plane, "many", &network);
     let mut many = deployment("many", 1, "2Gi", None);
     many["metadata"]["namespace"] = NAMESPACE.into();
     apply(plane, &many);
     let mut replicas = 1;
     for (group, resource) in STEPS {
-        let webhook = block_creations(plane, group, resource);
+        let webhook = block_creations(plane, group, resource, "Fail", &json!({}));
         let held = loop {
             replicas += 1;
             scale(plane, replicas);
@@ -76,32 +79,20 @@ pub(super) fn killed_controller_leaves_no_orphans(
     controller
 }
 
-fn create_tenant(plane: &ControlPlane) {
-    let tenant = json!({
-        "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster", "metadata": {"name": "many"},
-        "spec": {"userDataSecretRef": {"name": "user-data"}, "network": {
-            "name": "tenant-trunk", "ipv4": {"cidr": "10.1.0.0/24"}, "ipv6": {"cidr": "fd00:121::/64"},
-        }},
-    });
-    apply(plane, &tenant);
-    let secret = json!({
-        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "user-data", "namespace": NAMESPACE},
-        "stringData": {"userdata": "#cloud-config\nhostname: x\n"},
-    });
-    plane
-        .wait_until("the namespace exists", SHORT_TIMEOUT, |plane| {
-            plane.apply(&secret.to_string()).ok()
-        })
-        .unwrap();
-}
-
 fn scale(plane: &ControlPlane, replicas: u64) {
     let replicas = format!("--replicas={replicas}");
     plane.kubectl(&["scale", "machinedeployment", "many", "-n", NAMESPACE, &replicas]).unwrap();
 }
 
-/// Creates a webhook that never answers, so that each creation of an object of this kind blocks in the API server.
-fn block_creations(plane: &ControlPlane, group: &str, resource: &str) -> TcpListener {
+/// Creates a webhook that never answers, so that each creation of an object of this kind with these labels blocks in the
+/// API server. The failure policy determines whether the API server creates the object after the webhook is closed.
+pub(super) fn block_creations(
+    plane: &ControlPlane,
+    group: &str,
+    resource: &str,
+    failure_policy: &str,
+    object_selector: &Value,
+) -> TcpListener {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -110,7 +101,7 @@ fn block_creations(plane: &ControlPlane, group: &str, resource: &str) -> TcpList
         "metadata": {"name": "hold"},
         "webhooks": [{
             "name": "hold.berth.dev", "admissionReviewVersions": ["v1"], "sideEffects": "None",
-            "failurePolicy": "Fail", "timeoutSeconds": 30,
+            "failurePolicy": failure_policy, "timeoutSeconds": 30, "objectSelector": object_selector,
             "clientConfig": {"url": format!("https://127.0.0.1:{port}/")},
             "rules": [{
                 "apiGroups": [group], "apiVersions": ["*"], "operations": ["CREATE"], "resources": [resource],
@@ -123,7 +114,7 @@ fn block_creations(plane: &ControlPlane, group: &str, resource: &str) -> TcpList
 
 /// Returns the connection of the API server to the webhook; `None` if there is no connection, because the machine was
 /// created before the API server knew the webhook.
-fn accept(webhook: &TcpListener) -> Option<TcpStream> {
+pub(super) fn accept(webhook: &TcpListener) -> Option<TcpStream> {
     let deadline = Instant::now() + START_TIMEOUT;
     while Instant::now() < deadline {
         match webhook.accept() {

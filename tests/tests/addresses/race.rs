@@ -4,7 +4,7 @@
 //!
 //! The test covers the choice of addresses and the lock, which is the creation of an AddressClaim. It does not cover
 //! the controller's loop of attempts (`controller/src/run/machines/addresses.rs`): [`ClaimingController::claim`] is a
-//! simplified copy. The controller itself runs in `machines_get_addresses`.
+//! simplified copy. The controller itself runs in `machines_get_addresses`, and `lost_races.rs` tests its loop.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
