@@ -102,7 +102,8 @@ fn cpus_or_unknown(notes: &mut Notes, name: &str, known: bool, value: &CpuSet) -
 fn read_governor(root: &Root, topology: &Topology, notes: &mut Notes) -> Option<String> {
     // The cpufreq policies are read first, because one file covers many CPUs. Old kernels have the folder `cpufreq`
     // only below each CPU.
-    let policies = root.list_numbered(&format!("{CPU_FOLDER}/cpufreq"), "policy");
+    let listed = root.list_numbered(&format!("{CPU_FOLDER}/cpufreq"), "policy");
+    let policies = notes.value_or_warning(listed).unwrap_or_default();
     let files: Vec<String> = if policies.is_empty() {
         let file = |id| format!("{CPU_FOLDER}/cpu{id}/cpufreq/scaling_governor");
         topology.online.iter().map(file).collect()

@@ -10,11 +10,14 @@ use crate::notes::Notes;
 use crate::root::Root;
 
 /// Reads the pools below a folder (`/sys/kernel/mm/hugepages`, or the folder `hugepages` of a NUMA node). The pool with
-/// the smallest page size comes first.
-pub fn read_pools(root: &Root, folder: &str, notes: &mut Notes) -> Vec<HugepagePool> {
-    let mut pools: Vec<HugepagePool> = root
-        .list(folder)
-        .unwrap_or_default()
+/// the smallest page size comes first. `path` is the path of the pools in the status. A kernel without huge pages does
+/// not have the folder; if the folder cannot be read for another reason, the pools are unknown.
+pub fn read_pools(root: &Root, folder: &str, path: &str, notes: &mut Notes) -> Vec<HugepagePool> {
+    let names = match root.list(folder) {
+        Err(error) if error.is_not_found() => Vec::new(),
+        listed => notes.value_or_unknown(path, listed).unwrap_or_default(),
+    };
+    let mut pools: Vec<HugepagePool> = names
         .iter()
         .filter_map(|name| read_pool(root, &format!("{folder}/{name}"), name, notes))
         .collect();
@@ -53,5 +56,19 @@ mod tests {
         {
             assert_eq!(parse_folder_name(name), None, "{name}");
         }
+    }
+
+    #[test]
+    fn pools_are_unknown_if_their_folder_cannot_be_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = Root::open(folder.path()).unwrap();
+        let is_unknown = || {
+            let mut notes = Notes::default();
+            assert_eq!(read_pools(&root, "hugepages", "zones[0].hugepages", &mut notes), []);
+            notes.is_unknown("zones[0].hugepages")
+        };
+        assert!(!is_unknown(), "a kernel without huge pages");
+        std::os::unix::fs::symlink("hugepages", folder.path().join("hugepages")).unwrap();
+        assert!(is_unknown(), "link to itself");
     }
 }

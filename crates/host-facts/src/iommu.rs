@@ -15,13 +15,9 @@ pub fn observe(root: &Root, notes: &mut Notes) -> Iommu {
         Ok(groups) => Some(saturating_u32(groups.len())),
         // Every kernel with CONFIG_IOMMU_API has the folder, which is empty without an IOMMU. A kernel without the
         // folder has no groups.
-        Err(_) if root.is_live() => Some(0),
+        Err(error) if root.is_live() && error.is_not_found() => Some(0),
         Err(error) => {
-            notes.add_unknown(
-                "capabilities.iommu.enabled",
-                UnknownReason::NotFound,
-                error.to_string(),
-            );
+            notes.add_unknown("capabilities.iommu.enabled", error.reason(), error.to_string());
             None
         }
     };

@@ -30,7 +30,8 @@ pub fn observe(root: &Root) -> Vec<Irq> {
             driver_names: read_driver_names(root, number),
         })
     };
-    root.list_numbered("proc/irq", "").into_iter().filter_map(irq).collect()
+    let listed = root.list_numbered("proc/irq", "").unwrap_or_default();
+    listed.into_iter().filter_map(irq).collect()
 }
 
 /// Reads the interrupts that a driver has requested, without their effective affinity. Plans are made often, so they
@@ -44,7 +45,8 @@ pub fn observe_requested(root: &Root) -> Vec<Irq> {
         let affinity = read_cpu_list(root, &format!("proc/irq/{folder}/smp_affinity_list")).ok()?;
         Some(Irq { number, affinity, effective_affinity: None, driver_names: drivers })
     };
-    root.list_numbered("proc/irq", "").into_iter().filter_map(irq).collect()
+    let listed = root.list_numbered("proc/irq", "").unwrap_or_default();
+    listed.into_iter().filter_map(irq).collect()
 }
 
 /// Returns the names of the drivers that have requested an interrupt. The names are in one file of sysfs. In captures

@@ -69,7 +69,12 @@ pub fn observe(root: &Root, notes: &mut Notes) -> Memory {
         default_hugepage_size: info
             .bytes("Hugepagesize")
             .and_then(|size| PageSize::from_kib(size.0 / 1024)),
-        hugepages: hugepages::read_pools(root, "sys/kernel/mm/hugepages", notes),
+        hugepages: hugepages::read_pools(
+            root,
+            "sys/kernel/mm/hugepages",
+            "capabilities.memory.hugepages",
+            notes,
+        ),
         ksm: None,
     }
 }

@@ -63,7 +63,8 @@ pub fn is_local_drive(root: &Root, name: &str) -> bool {
 /// Returns the names of a namespace's controllers: the controllers of its subsystem, or else the controller in its
 /// name.
 fn namespace_controllers(root: &Root, name: &str) -> Vec<String> {
-    let listed = root.list_numbered(&format!("{BLOCK_FOLDER}/{name}/device"), "nvme");
+    let folder = format!("{BLOCK_FOLDER}/{name}/device");
+    let listed = root.list_numbered(&folder, "nvme").unwrap_or_default();
     if listed.is_empty() {
         vec![controller_name(name).to_owned()]
     } else {
@@ -85,9 +86,12 @@ fn read_drive(
         let controller = name.split_once('n').map_or(name, |_| controller_name(name));
         root.read(&format!("sys/class/nvme/{controller}/model"))
     });
-    let users = drive_users(root, name, devices, mounts);
+    let (users, are_holders_known) = drive_users(root, name, devices, mounts);
     // A drive without a PCI function cannot be passed through to a VM, so it does not matter whether it is in use.
-    let usage_known = mounts.table.is_some() && is_signature_known(root, name) && address.is_some();
+    let usage_known = mounts.table.is_some()
+        && are_holders_known
+        && is_signature_known(root, name)
+        && address.is_some();
     Nvme {
         name: name.to_owned(),
         model: model
@@ -140,8 +144,14 @@ fn drive_pci_address(root: &Root, name: &str) -> Option<PciAddress> {
     })
 }
 
-/// Returns a description of each partition, holder, mount, swap space and signature of the drive.
-fn drive_users(root: &Root, name: &str, devices: &[String], mounts: &Mounts) -> Vec<String> {
+/// Returns a description of each partition, holder, mount, swap space and signature of the drive. The returned bool is
+/// false if the holders cannot be listed.
+fn drive_users(
+    root: &Root,
+    name: &str,
+    devices: &[String],
+    mounts: &Mounts,
+) -> (Vec<String>, bool) {
     let is_partition = |device: &&String| {
         let number = device.strip_prefix(name).and_then(|rest| rest.strip_prefix('p'));
         number.is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
@@ -149,14 +159,20 @@ fn drive_users(root: &Root, name: &str, devices: &[String], mounts: &Mounts) -> 
     let partitions: Vec<&str> = devices.iter().filter(is_partition).map(String::as_str).collect();
     let swaps = root.read("proc/swaps").unwrap_or_default();
     let mut users = Vec::new();
+    let mut are_holders_known = true;
     if !partitions.is_empty() {
         users.push(format!("partitions: {}", partitions.len()));
     }
     for device in std::iter::once(name).chain(partitions) {
         let node = format!("/dev/{device}");
         let number = root.read(&format!("{BLOCK_FOLDER}/{device}/dev")).ok();
-        for holder in root.list(&format!("{BLOCK_FOLDER}/{device}/holders")).unwrap_or_default() {
-            users.push(format!("holder of {device}: {holder}"));
+        match root.list(&format!("{BLOCK_FOLDER}/{device}/holders")) {
+            Ok(holders) => {
+                users.extend(
+                    holders.into_iter().map(|holder| format!("holder of {device}: {holder}")),
+                );
+            }
+            Err(error) => are_holders_known &= error.is_not_found(),
         }
         let mounted = mounts
             .table
@@ -173,7 +189,7 @@ fn drive_users(root: &Root, name: &str, devices: &[String], mounts: &Mounts) -> 
                 .map(|signature| format!("{device} has signature {signature}")),
         );
     }
-    users
+    (users, are_holders_known)
 }
 
 /// Returns the signature that blkid has found on the device, such as that of an unused LVM volume or a ZFS member. It

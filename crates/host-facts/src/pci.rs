@@ -1,11 +1,10 @@
 //! PCI functions that can be used by VMs: network, NVMe, displays, accelerators, and every SR-IOV physical function.
 
-use berth_api::PciAddress;
-use berth_api::infra_node::Sriov;
+use berth_api::infra_node::{Sriov, UnknownReason};
+use berth_api::{PciAddress, excerpt};
 
-use super::kernel_files::saturating_u32;
 use crate::notes::Notes;
-use crate::root::Root;
+use crate::root::{ReadError, ReadProblem, Root};
 
 const DEVICE_FOLDER: &str = "sys/bus/pci/devices";
 
@@ -14,8 +13,8 @@ const DEVICE_FOLDER: &str = "sys/bus/pci/devices";
 pub struct PciDevice {
     /// PCI address.
     pub address: PciAddress,
-    /// Class, subclass and programming interface, in 24 bits.
-    pub class: u32,
+    /// Class, subclass and programming interface, in 24 bits; `None` if it cannot be read.
+    pub class: Option<u32>,
     /// Vendor id.
     pub vendor: Option<u16>,
     /// Device id.
@@ -43,24 +42,25 @@ impl PciDevice {
     /// Returns true for a network controller.
     #[must_use]
     pub const fn is_network(&self) -> bool {
-        self.class >> 16 == 0x02
+        matches!(self.class, Some(class) if class >> 16 == 0x02)
     }
 
     /// Returns true for an NVM Express controller.
     #[must_use]
     pub const fn is_nvme(&self) -> bool {
-        self.class == 0x01_08_02
+        matches!(self.class, Some(0x01_08_02))
     }
 
     /// Returns true for a display controller with a GPU (VGA, 3D) or a processing accelerator.
     #[must_use]
     pub const fn is_gpu(&self) -> bool {
-        matches!(self.class >> 8, 0x03_00 | 0x03_02 | 0x12_00)
+        matches!(self.class, Some(class) if matches!(class >> 8, 0x03_00 | 0x03_02 | 0x12_00))
     }
 }
 
 /// Reads the functions in `/sys/bus/pci/devices`, and sorts them by address. A machine without PCI does not have the
-/// folder; if the folder cannot be read for another reason, it is unknown which devices the host has.
+/// folder; if the folder cannot be read for another reason, it is unknown which devices the host has. A function whose
+/// class cannot be read may be a GPU or a drive.
 pub fn observe(root: &Root, notes: &mut Notes) -> Vec<PciDevice> {
     let listed = root.list(DEVICE_FOLDER);
     if let Err(error) = &listed
@@ -74,6 +74,16 @@ pub fn observe(root: &Root, notes: &mut Notes) -> Vec<PciDevice> {
     let mut devices: Vec<PciDevice> =
         names.iter().filter_map(|name| read_device(root, name, notes)).collect();
     devices.sort_by_key(|device| device.address);
+    let sriov = devices.iter().filter_map(|device| Some((device.address, device.sriov?)));
+    for (index, (address, sriov)) in sriov.enumerate() {
+        if sriov.in_use.is_none() {
+            let message = format!(
+                "{address}: its class, its virtual functions or their links cannot be read"
+            );
+            let path = format!("capabilities.sriov[{index}].inUse");
+            notes.add_unknown(path, UnknownReason::Unreadable, message);
+        }
+    }
     devices
 }
 
@@ -89,8 +99,20 @@ fn read_device(root: &Root, name: &str, notes: &mut Notes) -> Option<PciDevice> 
         notes.warn(format!("/{DEVICE_FOLDER}/{}", name.escape_debug()), "not a PCI address");
         return None;
     };
-    let class = parse_hexadecimal(&root.read(&file("class")).ok()?)?;
-    let total_vfs = if is_system_device(class) {
+    let class = match read_class(root, &file("class")) {
+        Ok(class) => Some(class),
+        // The function was removed after the functions were listed.
+        Err(error) if error.is_not_found() && !root.exists(&format!("{DEVICE_FOLDER}/{name}")) => {
+            return None;
+        }
+        Err(error) => {
+            for path in ["capabilities.gpus", "capabilities.nvme"] {
+                notes.add_unknown(path, error.reason(), error.to_string());
+            }
+            notes.value_or_warning(Err(error))
+        }
+    };
+    let total_vfs = if class.is_some_and(is_system_device) {
         None
     } else {
         root.read_value::<u32>(&file("sriov_totalvfs")).ok()
@@ -106,8 +128,11 @@ fn read_device(root: &Root, name: &str, notes: &mut Notes) -> Option<PciDevice> 
         sriov: None,
         is_virtual: false,
     };
-    let is_relevant =
-        function.is_network() || function.is_nvme() || function.is_gpu() || total_vfs.is_some();
+    let is_relevant = class.is_none()
+        || function.is_network()
+        || function.is_nvme()
+        || function.is_gpu()
+        || total_vfs.is_some();
     if !is_relevant {
         return None;
     }
@@ -126,35 +151,45 @@ fn read_device(root: &Root, name: &str, notes: &mut Notes) -> Option<PciDevice> 
         configured: root.read_value(&file("sriov_numvfs")).unwrap_or(0),
         in_use: None,
     });
+    let is_network = function.is_network();
     if let Some(sriov) = &mut function.sriov {
-        let is_network = function.class >> 16 == 0x02;
-        sriov.in_use = Some(match sriov.configured {
-            0 => 0,
+        sriov.in_use = match sriov.configured {
+            0 => Some(0),
+            // The links of virtual functions matter only if the function is a network controller.
+            _ if class.is_none() => None,
             _ => count_virtual_functions_in_use(root, name, is_network),
-        });
+        };
     }
     Some(function)
 }
 
-/// Returns the number of virtual functions in use. A virtual function is in use if it is bound to a driver for VMs,
-/// or if its network link has been moved to the network namespace of a pod.
-fn count_virtual_functions_in_use(root: &Root, name: &str, is_network: bool) -> u32 {
-    let in_use = |(_, link): &(u32, String)| {
+fn read_class(root: &Root, path: &str) -> Result<u32, ReadError> {
+    let text = root.read(path)?;
+    parse_hexadecimal(&text).ok_or_else(|| {
+        let problem = ReadProblem::Malformed(format!("`{}` is not a class", excerpt(&text)));
+        ReadError { path: path.to_owned(), problem }
+    })
+}
+
+/// Returns the number of virtual functions in use; `None` if a folder cannot be listed. A virtual function is in use if
+/// it is bound to a driver for VMs, or if its network link has been moved to the network namespace of a pod.
+fn count_virtual_functions_in_use(root: &Root, name: &str, is_network: bool) -> Option<u32> {
+    let is_in_use = |link: &str| {
         let folder = format!("{DEVICE_FOLDER}/{name}/{link}");
         match root.read_link_name(&format!("{folder}/driver")).as_deref() {
-            Some("vfio-pci" | "mlx5_vfio_pci" | "xen-pciback") => true,
-            Some(_) => {
-                is_network && root.list(&format!("{folder}/net")).is_ok_and(|n| n.is_empty())
-            }
-            None => false,
+            Some("vfio-pci" | "mlx5_vfio_pci" | "xen-pciback") => Some(true),
+            Some(_) if is_network => match root.list(&format!("{folder}/net")) {
+                Ok(links) => Some(links.is_empty()),
+                Err(error) => error.is_not_found().then_some(false),
+            },
+            _ => Some(false),
         }
     };
-    saturating_u32(
-        root.list_numbered(&format!("{DEVICE_FOLDER}/{name}"), "virtfn")
-            .iter()
-            .filter(|v| in_use(v))
-            .count(),
-    )
+    let mut count = 0;
+    for (_, link) in root.list_numbered(&format!("{DEVICE_FOLDER}/{name}"), "virtfn").ok()? {
+        count += u32::from(is_in_use(&link)?);
+    }
+    Some(count)
 }
 
 /// Parses a hexadecimal number as sysfs writes it, such as `0x010802`.
@@ -209,6 +244,60 @@ mod tests {
         std::os::unix::fs::symlink("devices", &device_folder).unwrap();
         let unknown = ["capabilities.gpus", "capabilities.nvme", "capabilities.sriov"];
         assert_eq!(unknown_paths(), unknown, "link to itself");
+    }
+
+    #[test]
+    fn functions_without_a_class_are_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = Root::open(folder.path()).unwrap();
+        let function = folder.path().join(DEVICE_FOLDER).join("0000:41:00.0");
+        std::fs::create_dir_all(&function).unwrap();
+        std::fs::write(function.join("numa_node"), "1\n").unwrap();
+        // The target of this link was removed after the functions were listed.
+        let removed = folder.path().join(DEVICE_FOLDER).join("0000:42:00.0");
+        std::os::unix::fs::symlink("../../../devices/none", removed).unwrap();
+        let observe_unknown = || {
+            let mut notes = Notes::default();
+            let devices = observe(&root, &mut notes);
+            let zones: Vec<_> = devices.iter().map(|device| device.zone).collect();
+            assert_eq!(zones, [Some(1)]);
+            assert!(!devices[0].is_nvme() && !devices[0].is_gpu() && !devices[0].is_network());
+            let facts = notes.unknown_facts.into_iter();
+            facts.map(|unknown| (unknown.path, unknown.reason)).collect::<Vec<_>>()
+        };
+        let unknown = |reason| {
+            ["capabilities.gpus", "capabilities.nvme"].map(|path| (path.to_owned(), reason))
+        };
+        assert_eq!(observe_unknown(), unknown(UnknownReason::NotFound));
+        std::fs::write(function.join("class"), "network\n").unwrap();
+        assert_eq!(observe_unknown(), unknown(UnknownReason::Malformed));
+        std::fs::remove_file(function.join("class")).unwrap();
+        std::fs::create_dir(function.join("class")).unwrap();
+        assert_eq!(observe_unknown(), unknown(UnknownReason::Unreadable));
+    }
+
+    #[test]
+    fn number_of_used_functions_is_unknown_if_they_cannot_be_listed() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = Root::open(folder.path()).unwrap();
+        let function = folder.path().join(DEVICE_FOLDER).join("0000:41:00.0");
+        let virtual_function = function.join("virtfn0");
+        std::fs::create_dir_all(virtual_function.join("net")).unwrap();
+        for (name, text) in
+            [("class", "0x020000\n"), ("sriov_totalvfs", "8\n"), ("sriov_numvfs", "1\n")]
+        {
+            std::fs::write(function.join(name), text).unwrap();
+        }
+        std::os::unix::fs::symlink("../drivers/iavf", virtual_function.join("driver")).unwrap();
+        let in_use = || {
+            let mut notes = Notes::default();
+            let devices = observe(&root, &mut notes);
+            (devices[0].sriov.unwrap().in_use, notes.is_unknown("capabilities.sriov[0].inUse"))
+        };
+        assert_eq!(in_use(), (Some(1), false), "the link is in another network namespace");
+        std::fs::remove_dir(virtual_function.join("net")).unwrap();
+        std::os::unix::fs::symlink("net", virtual_function.join("net")).unwrap();
+        assert_eq!(in_use(), (None, true), "link to itself");
     }
 
     proptest! {

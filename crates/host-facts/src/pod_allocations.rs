@@ -58,7 +58,7 @@ pub fn observe(root: &Root, services: &dyn HostServices, notes: &mut Notes) -> P
         }
         _ => {}
     }
-    let names = root.list(POD_LOGS_FOLDER).unwrap_or_default();
+    let names = notes.value_or_warning(root.list(POD_LOGS_FOLDER)).unwrap_or_default();
     PodAllocations {
         pod_resources: listed,
         pod_names: names.iter().filter_map(|name| parse_log_folder_name(name)).collect(),

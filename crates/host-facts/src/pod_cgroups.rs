@@ -16,8 +16,16 @@ const VM_PROCESS_PREFIXES: [&str; 2] = ["qemu-", "virt-launcher"];
 
 /// Returns the units, each with a description of one process of a pod or virtual machine in it.
 pub(super) fn observe(root: &Root) -> BTreeMap<SystemdUnit, String> {
+    let processes = match root.list_numbered("proc", "") {
+        Ok(processes) => processes,
+        // Any unit may contain pods.
+        Err(error) => {
+            let units = SystemdUnit::ALL.into_iter();
+            return units.map(|unit| (unit, error.to_string())).collect();
+        }
+    };
     let mut found = BTreeMap::new();
-    for (pid, folder) in root.list_numbered("proc", "") {
+    for (pid, folder) in processes {
         // The file is missing if the process has ended in the meantime. In a container, it is also missing for kernel
         // threads.
         let Ok(text) = root.read(&format!("proc/{folder}/cgroup")) else { continue };

@@ -10,7 +10,7 @@ use super::pod_names::{
     POD_CGROUP_FOLDERS, POD_LOGS_FOLDER, parse_log_folder_name, pod_uid_of_cgroup,
 };
 use super::processes::Processes;
-use crate::root::Root;
+use crate::root::{ReadError, Root};
 use crate::setting::SystemdUnit;
 
 /// Facts about the pods on the host that plans need.
@@ -19,6 +19,8 @@ pub struct Pods {
     /// UIDs of pods with the QoS class Guaranteed. The kubelet's managers allocate resources to these pods, and do so
     /// again when the kubelet starts with another policy.
     pub guaranteed_pods: BTreeSet<String>,
+    /// The reason why `guaranteed_pods` is incomplete: the control groups of pods cannot be listed.
+    pub control_group_error: Option<ReadError>,
     /// Number of launcher processes of virtual machines.
     pub virt_launcher_count: usize,
     /// True if the processes of the host are visible, so that `virt_launcher_count` is reliable.
@@ -39,6 +41,9 @@ impl Pods {
     pub fn not_drained_reason(&self) -> Option<String> {
         if !self.are_processes_visible {
             return Some("the host's processes are not visible".to_owned());
+        }
+        if let Some(error) = &self.control_group_error {
+            return Some(error.to_string());
         }
         if self.virt_launcher_count > 0 {
             return Some("virtual machines are running".to_owned());
@@ -61,8 +66,16 @@ const KUBEPODS_GROUPS: [&str; 6] = [
 
 /// Finds the pods by their control groups and in the kubelet's checkpoints.
 pub fn observe(root: &Root, processes: &Processes, kubelet: &KubeletFacts) -> Pods {
-    let listings: Vec<Vec<String>> =
-        KUBEPODS_GROUPS.iter().filter_map(|top| root.list(top).ok()).collect();
+    let mut listings = Vec::new();
+    let mut control_group_error = None;
+    for top in KUBEPODS_GROUPS {
+        match root.list(top) {
+            Ok(names) => listings.push(names),
+            // A host has the paths of only one version of cgroup and one driver.
+            Err(error) if error.is_not_found() => {}
+            Err(error) => control_group_error = Some(error),
+        }
+    }
     let mut guaranteed: BTreeSet<String> =
         listings.iter().flatten().filter_map(|name| pod_uid_of_cgroup(name)).collect();
     // The checkpoints also contain pods whose control groups do not exist yet. If no kubelet runs, a pod in a
@@ -76,6 +89,7 @@ pub fn observe(root: &Root, processes: &Processes, kubelet: &KubeletFacts) -> Po
     guaranteed.extend(checkpoint_pods.filter(is_counted).map(str::to_owned));
     Pods {
         guaranteed_pods: guaranteed,
+        control_group_error,
         virt_launcher_count: processes
             .entries
             .iter()
@@ -154,4 +168,23 @@ fn hugepage_limits(root: &Root, folder: &str) -> BTreeMap<PageSize, u64> {
         }
     }
     limits
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn node_is_not_drained_if_its_pods_cannot_be_listed() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = Root::open(folder.path()).unwrap();
+        let processes = Processes { are_visible: true, ..Processes::default() };
+        let reason = || observe(&root, &processes, &KubeletFacts::default()).not_drained_reason();
+        assert_eq!(reason(), None);
+        let group = folder.path().join("sys/fs/cgroup/kubepods");
+        std::fs::create_dir_all(group.parent().unwrap()).unwrap();
+        std::os::unix::fs::symlink("kubepods", &group).unwrap();
+        let reason = reason().unwrap_or_default();
+        assert!(reason.starts_with("/sys/fs/cgroup/kubepods: "), "{reason}");
+    }
 }

@@ -95,7 +95,7 @@ pub fn is_host_process(root: &Root, pid: u32) -> bool {
 
 /// Finds the processes by the names in `/proc/*/comm`.
 pub fn observe(root: &Root) -> Processes {
-    let pids = root.list_numbered("proc", "");
+    let Ok(pids) = root.list_numbered("proc", "") else { return Processes::default() };
     let matching_process = |(pid, folder): &(u32, String)| {
         let name = root.read(&format!("proc/{folder}/comm")).ok()?;
         let is_match = SEARCHED_NAMES.contains(&name.as_str())

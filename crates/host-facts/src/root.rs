@@ -222,38 +222,37 @@ impl Root {
     /// Returns the names of the entries of a folder, sorted. Names that are not UTF-8 are left out.
     ///
     /// # Errors
-    /// Returns an error if the folder does not exist or may not be read.
+    /// Returns an error if the folder does not exist, may not be read, or cannot be read to its end.
     pub fn list(&self, path: &str) -> Result<Vec<String>, ReadError> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NONBLOCK;
-        let fd = self.open_fd(path, flags)?;
-        let mut folder =
-            Dir::from_fd(fd).map_err(|errno| new_read_error(path, problem_from_errno(errno)))?;
-        let mut names: Vec<String> = folder
+        let read_error = |errno: Errno| new_read_error(path, problem_from_errno(errno));
+        let mut folder = Dir::from_fd(self.open_fd(path, flags)?).map_err(read_error)?;
+        let entries = folder
             .iter()
-            .take(MAX_FOLDER_ENTRIES)
-            .map_while(Result::ok)
-            .filter_map(|entry| entry.file_name().to_str().ok().map(str::to_owned))
-            .filter(|name| name != "." && name != "..")
-            .collect();
-        names.sort_unstable();
-        Ok(names)
+            .map(|entry| entry.map(|entry| entry.file_name().to_str().ok().map(str::to_owned)));
+        collect_names(entries).map_err(read_error)
     }
 
     /// Returns the entries of a folder whose names consist of `prefix` and a decimal number, sorted by number:
     /// `cpu0`, `cpu1`, ..., but not `cpufreq`. Each entry has the number and the name. The list is empty if the
     /// folder does not exist.
-    #[must_use]
-    pub fn list_numbered(&self, path: &str, prefix: &str) -> Vec<(u32, String)> {
+    ///
+    /// # Errors
+    /// Returns an error if the folder exists, but may not be read or cannot be read to its end.
+    pub fn list_numbered(&self, path: &str, prefix: &str) -> Result<Vec<(u32, String)>, ReadError> {
         let number = |name: &str| {
             let digits = name.strip_prefix(prefix)?;
             let is_number = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
             is_number.then(|| digits.parse().ok()).flatten()
         };
-        let names = self.list(path).unwrap_or_default();
+        let names = match self.list(path) {
+            Err(error) if error.is_not_found() => Vec::new(),
+            listed => listed?,
+        };
         let mut found: Vec<(u32, String)> =
             names.into_iter().filter_map(|name| Some((number(&name)?, name))).collect();
         found.sort_unstable();
-        found
+        Ok(found)
     }
 
     /// Returns true if the path exists, as a file, folder, device or other object.
@@ -382,6 +381,19 @@ impl Root {
             Err(Errno::ENOENT)
         }
     }
+}
+
+/// Returns the sorted names of the entries of a folder, where `None` is a name that is not UTF-8. The names before an
+/// error are not returned, because a part of a folder would be taken for the whole folder.
+fn collect_names(
+    entries: impl Iterator<Item = nix::Result<Option<String>>>,
+) -> nix::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for name in entries.take(MAX_FOLDER_ENTRIES) {
+        names.extend(name?.filter(|name| name != "." && name != ".."));
+    }
+    names.sort_unstable();
+    Ok(names)
 }
 
 fn new_read_error(path: &str, problem: ReadProblem) -> ReadError {

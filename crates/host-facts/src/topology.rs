@@ -56,7 +56,8 @@ impl Topology {
     /// Reads the topology from `/sys/devices/system/cpu`, or from `/proc/cpuinfo` if the tree does not have that
     /// folder.
     pub fn observe(root: &Root, cpuinfo: &CpuInfo, notes: &mut Notes) -> Self {
-        let folders = root.list_numbered(CPU_FOLDER, "cpu");
+        let listed = root.list_numbered(CPU_FOLDER, "cpu");
+        let folders = notes.value_or_warning(listed).unwrap_or_default();
         let is_valid_id = |id: &u32| *id <= CpuSet::MAX_CPU;
         let in_sysfs: CpuSet = folders.iter().map(|(id, _)| *id).filter(is_valid_id).collect();
         let in_proc: CpuSet = cpuinfo.processors.iter().map(|p| p.id).collect();

@@ -15,16 +15,18 @@ const NODE_FOLDER: &str = "sys/devices/system/node";
 /// Reads the zones, and sets the zone of each CPU in the topology.
 ///
 /// A kernel without NUMA has no folder `/sys/devices/system/node`. The host then has one zone with the number 0, as the
-/// kubelet also assumes.
+/// kubelet also assumes. If the folder cannot be read, the zones are unknown.
 pub fn observe(
     root: &Root,
     topology: &mut Topology,
     memory: &Memory,
     notes: &mut Notes,
 ) -> Vec<Zone> {
-    let nodes = root.list_numbered(NODE_FOLDER, "node");
+    let listed = root.list_numbered(NODE_FOLDER, "node");
+    let Some(nodes) = notes.value_or_unknown("zones", listed) else { return Vec::new() };
+    let nodes = nodes.iter().enumerate();
     let mut zones: Vec<Zone> =
-        nodes.iter().map(|(id, _)| read_zone(root, *id, topology, notes)).collect();
+        nodes.map(|(index, (id, _))| read_zone(root, index, *id, topology, notes)).collect();
     if zones.is_empty() {
         zones.extend(zone_without_numa(topology, memory));
     }
@@ -52,7 +54,8 @@ pub fn observe(
     zones
 }
 
-fn read_zone(root: &Root, id: u32, topology: &Topology, notes: &mut Notes) -> Zone {
+/// Reads a zone. `index` is its index in the status.
+fn read_zone(root: &Root, index: usize, id: u32, topology: &Topology, notes: &mut Notes) -> Zone {
     let file = |name: &str| format!("{NODE_FOLDER}/node{id}/{name}");
     let cpus = notes
         .value_or_warning(read_list_or_mask(root, &file("cpulist"), &file("cpumap")))
@@ -65,7 +68,12 @@ fn read_zone(root: &Root, id: u32, topology: &Topology, notes: &mut Notes) -> Zo
             .map(|cpus| saturating_u32(topology.cores_with_cpus(cpus).len())),
         cpus,
         memory: read_meminfo(root, &file("meminfo")).ok().and_then(|info| info.bytes("MemTotal")),
-        hugepages: hugepages::read_pools(root, &file("hugepages"), notes),
+        hugepages: hugepages::read_pools(
+            root,
+            &file("hugepages"),
+            &format!("zones[{index}].hugepages"),
+            notes,
+        ),
         ..Zone::default()
     }
 }
@@ -134,5 +142,30 @@ fn assign_zones_to_cpus(zones: &[Zone], topology: &mut Topology, notes: &mut Not
                 a.intersection(&b)
             ),
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zones_are_unknown_if_their_folder_cannot_be_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = Root::open(folder.path()).unwrap();
+        let memory = Memory { total: Some(berth_api::Bytes(1 << 30)), ..Memory::default() };
+        let zone_ids = |notes: &mut Notes| {
+            let zones = observe(&root, &mut Topology::default(), &memory, notes);
+            zones.iter().map(|zone| zone.id).collect::<Vec<_>>()
+        };
+        let mut notes = Notes::default();
+        assert_eq!(zone_ids(&mut notes), [0], "a kernel without NUMA");
+        assert!(!notes.is_unknown("zones"));
+
+        let node_folder = folder.path().join(NODE_FOLDER);
+        std::fs::create_dir_all(node_folder.parent().unwrap()).unwrap();
+        std::os::unix::fs::symlink("node", &node_folder).unwrap();
+        assert_eq!(zone_ids(&mut notes), [0; 0], "link to itself");
+        assert!(notes.is_unknown("zones"));
     }
 }

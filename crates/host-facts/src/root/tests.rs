@@ -87,9 +87,27 @@ fn numbered_names_are_sorted_by_number() {
         ("cpu/cpufreq/x", b""),
         ("cpu/cpu/x", b""),
     ]);
-    let names: Vec<_> = root.list_numbered("cpu", "cpu").into_iter().map(|(id, _)| id).collect();
+    let names: Vec<_> =
+        root.list_numbered("cpu", "cpu").unwrap().into_iter().map(|(id, _)| id).collect();
     assert_eq!(names, [2, 10]);
-    assert!(root.list_numbered("none", "cpu").is_empty());
+    assert_eq!(root.list_numbered("none", "cpu"), Ok(Vec::new()));
+}
+
+#[test]
+fn unreadable_folder_is_not_empty() {
+    let (folder, root) = create_tree(&[]);
+    symlink("loop", folder.path().join("loop")).unwrap();
+    let error = root.list_numbered("loop", "cpu").unwrap_err();
+    assert_eq!(error.problem, ReadProblem::Io(Errno::ELOOP));
+}
+
+#[test]
+fn error_in_the_middle_of_a_folder_is_returned() {
+    let entry = |name: &str| Ok(Some(name.to_owned()));
+    let complete = [entry("b"), entry(".."), Ok(None), entry("a")];
+    assert_eq!(collect_names(complete.into_iter()).unwrap(), ["a", "b"]);
+    let interrupted = [entry("b"), Err(Errno::EIO), entry("a")];
+    assert_eq!(collect_names(interrupted.into_iter()), Err(Errno::EIO));
 }
 
 #[test]
