@@ -149,6 +149,9 @@ mod tests {
             ["rack", "topology.kubernetes.io/region", "topology.kubernetes.io/zone", "zone"];
         assert_eq!(select(None, &labels), labels[1..3]);
         assert!(select(Some(&[]), &labels).is_empty(), "an empty list copies nothing");
+        let old_name = ["failure-domain.beta.kubernetes.io/zone"];
+        assert!(select(None, &old_name).is_empty());
+        assert_eq!(select(Some(&old_name), &old_name), old_name);
     }
 
     #[test]
