@@ -45,6 +45,9 @@ impl DesiredObject {
         for field in ["apiVersion", "kind"] {
             actual[field] = self.body[field].clone();
         }
+        if self.kind == ObjectKind::Service {
+            sort_service_ports(&self.body, &mut actual);
+        }
         differs(&self.body, &actual)
     }
 
@@ -63,6 +66,23 @@ impl DesiredObject {
             body.extend(content);
         }
         Self { kind, body }
+    }
+}
+
+/// Sorts the ports of the actual Service like those of the desired Service. The order of the ports has no meaning: the
+/// list map keys of `spec.ports` are `port` and `protocol`. An apply on Kubernetes 1.20 keeps the order of the existing
+/// ports, and appends new ports.
+fn sort_service_ports(desired: &Value, actual: &mut Value) {
+    const PORTS: &str = "/spec/ports";
+    let desired = desired.pointer(PORTS).and_then(Value::as_array);
+    let actual = actual.pointer_mut(PORTS).and_then(Value::as_array_mut);
+    if let (Some(desired), Some(actual)) = (desired, actual) {
+        actual.sort_by_key(|port| {
+            let has_same_key = |other: &Value| {
+                other["port"] == port["port"] && other["protocol"] == port["protocol"]
+            };
+            desired.iter().position(has_same_key)
+        });
     }
 }
 
@@ -115,6 +135,32 @@ mod tests {
         assert!(differs(&desired, &json!({"ingress": [{}]})));
         let desired = json!({"from": [{"podSelector": {}}]});
         assert!(differs(&desired, &json!({"from": [{"namespaceSelector": {}}]})));
+    }
+
+    #[test]
+    fn the_order_of_service_ports_is_no_difference() {
+        let port = |number: u16, protocol: &str| json!({"port": number, "protocol": protocol, "targetPort": number});
+        let (ssh, api, dns) = (port(22, "TCP"), port(6443, "TCP"), port(22, "UDP"));
+        let service = |ports: &[&Value]| {
+            DesiredObject::new(
+                ObjectKind::Service,
+                "shop",
+                "access-web-1",
+                json!({"spec": {"ports": ports}}),
+            )
+        };
+        let differs = |desired: &[&Value], actual: &[&Value]| {
+            let actual: DynamicObject = serde_json::from_value(service(actual).body).unwrap();
+            service(desired).differs_from(&actual)
+        };
+        assert!(!differs(&[&ssh, &api], &[&api, &ssh]));
+        assert!(!differs(&[&ssh, &dns, &api], &[&api, &dns, &ssh]));
+        for actual in [vec![&api, &dns], vec![&api], vec![&api, &ssh, &dns]] {
+            assert!(differs(&[&ssh, &api], &actual), "{actual:?}");
+        }
+        let mut other_target = ssh.clone();
+        other_target["targetPort"] = 2222.into();
+        assert!(differs(&[&ssh, &api], &[&api, &other_target]));
     }
 
     #[test]
