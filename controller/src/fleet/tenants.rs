@@ -149,7 +149,8 @@ impl Fleet {
         let with_profile_networks = |(name, infra): (&String, &InfraNode)| {
             let labels = nodes.get(name).and_then(|node| node.metadata.labels.clone());
             let labels = labels.unwrap_or_default();
-            let wanted = profiles::desired_infra_node(&resolved, &labels, infra, &[]);
+            let unknown = BTreeSet::new();
+            let wanted = profiles::desired_infra_node(&resolved, &labels, infra, &[], &unknown);
             let networks = wanted.and_then(|wanted| {
                 serde_json::from_value::<InfraNodeSpec>(wanted.spec).ok().map(|spec| spec.networks)
             });

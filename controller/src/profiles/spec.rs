@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::resolved::{ResolvedProfiles, profile_name};
 use super::selection::Selection;
-use super::tenant_networks::tenant_networks;
+use super::tenant_networks::{add_unknown_tenants, tenant_networks};
 use crate::managed_fields::{fields_applied_by, other_field_owners};
 
 /// Fields of which only one of several alternative subfields may be set.
@@ -35,13 +35,15 @@ pub struct DesiredInfraNode {
 ///
 /// When no profile or several profiles select the Node, the InfraNode keeps its spec, except for tenant networks: if
 /// the VLAN of a removed tenant remained on the host, the host would connect that tenant's VMs to the next tenant
-/// that gets the VLAN.
+/// that gets the VLAN. `unknown_tenants` are the names of the tenants whose TenantClusters could not be parsed since
+/// the controller started: the host keeps their networks.
 #[must_use]
 pub fn desired_infra_node(
     resolved: &ResolvedProfiles,
     labels: &BTreeMap<String, String>,
     infra_node: &InfraNode,
     tenants: &[Arc<TenantCluster>],
+    unknown_tenants: &BTreeSet<String>,
 ) -> Option<DesiredInfraNode> {
     let host = infra_node.metadata.name.as_deref().unwrap_or_default();
     let entries = infra_node.metadata.managed_fields.as_deref().unwrap_or_default();
@@ -55,7 +57,8 @@ pub fn desired_infra_node(
             spec_with_refreshed_peers(ours.extract(&live), &infra_node.spec, resolved, host)
         }
     };
-    let tenants = tenant_networks(tenants, labels, &networks);
+    let mut tenants = tenant_networks(tenants, labels, &networks);
+    add_unknown_tenants(&mut tenants, unknown_tenants, &infra_node.spec.tenant_networks, &networks);
     if let Some(fields) = spec.as_object_mut() {
         fields.remove("tenantNetworks");
         if !tenants.is_empty() {

@@ -44,7 +44,7 @@ fn desired_spec(
     let node = node("a", "10.0.0.1");
     let resolved =
         ResolvedProfiles::new(profiles, [HostObjects { node: &node, infra_node: Some(infra) }]);
-    desired_infra_node(&resolved, &BTreeMap::new(), infra, tenants)
+    desired_infra_node(&resolved, &BTreeMap::new(), infra, tenants, &BTreeSet::new())
 }
 
 fn trunk_network() -> Value {
@@ -107,6 +107,38 @@ fn without_a_profile_a_host_keeps_its_spec_except_for_tenants() {
 }
 
 #[test]
+fn a_tenant_that_cannot_be_parsed_keeps_its_network() {
+    let network = |tenant: &str, network: &str, vlan: u16| {
+        let name = format!("cluster-{tenant}");
+        json!({"name": name, "network": network, "vlan": vlan})
+    };
+    let current = [
+        network("deleted", "trunk", 7),
+        network("known", "trunk", 8),
+        network("unknown", "trunk", 9),
+        network("unknown-elsewhere", "removed", 10),
+    ];
+    let infra = infra_node("a", json!({"tenantNetworks": current}), &[]);
+    let node = node("a", "10.0.0.1");
+    let resolved = ResolvedProfiles::new(
+        &[profile("p", json!({"networks": [trunk_network()]}))],
+        [HostObjects { node: &node, infra_node: Some(&infra) }],
+    );
+    let names = ["known", "unknown", "unknown-elsewhere"].map(str::to_owned);
+    let known = [tenant("known", "trunk", 80), tenant("new", "trunk", 11)];
+    let desired =
+        desired_infra_node(&resolved, &BTreeMap::new(), &infra, &known, &BTreeSet::from(names));
+    assert_eq!(
+        desired.unwrap().spec["tenantNetworks"],
+        json!([
+            network("known", "trunk", 80),
+            network("new", "trunk", 11),
+            network("unknown", "trunk", 9)
+        ])
+    );
+}
+
+#[test]
 fn fields_of_a_user_take_precedence_until_they_are_removed() {
     let all =
         [profile("p", json!({"ksm": {"mode": "Off"}, "cpu": {"reserved": {"coresPerZone": 1}}}))];
@@ -142,8 +174,9 @@ fn peers_are_the_endpoints_of_other_hosts() {
         &all,
         nodes.iter().zip(&agents).map(|(node, one)| HostObjects { node, infra_node: Some(one) }),
     );
-    let desired_for =
-        |n: usize| desired_infra_node(&resolved, &BTreeMap::new(), &agents[n], &[]).unwrap();
+    let desired_for = |n: usize| {
+        desired_infra_node(&resolved, &BTreeMap::new(), &agents[n], &[], &BTreeSet::new()).unwrap()
+    };
     let vxlan = |n: usize| desired_for(n).spec.pointer("/networks/0/vxlan").cloned();
     assert_eq!(
         vxlan(0).unwrap(),

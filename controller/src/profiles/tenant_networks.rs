@@ -1,6 +1,6 @@
 //! Tenant networks of a host.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use berth_api::TenantCluster;
@@ -23,6 +23,23 @@ pub fn tenant_networks(
         tenants.iter().filter_map(|tenant| tenant_network(tenant, labels, networks)).collect();
     all.sort_by(|a, b| a.name.cmp(&b.name));
     all
+}
+
+/// Adds the networks that a host has for unknown tenants, whose TenantClusters could not be parsed since the controller
+/// started: their machines use these networks. `current` are the tenant networks in the spec of the host.
+pub(super) fn add_unknown_tenants(
+    all: &mut Vec<TenantNetworkSpec>,
+    unknown: &BTreeSet<String>,
+    current: &[TenantNetworkSpec],
+    networks: &BTreeMap<String, NetworkScenario>,
+) {
+    let is_unknown = |one: &&TenantNetworkSpec| {
+        let tenant = one.name.strip_prefix(TENANT_PREFIX);
+        tenant.is_some_and(|tenant| unknown.contains(tenant)) && networks.contains_key(&one.network)
+    };
+    all.extend(current.iter().filter(is_unknown).cloned());
+    all.sort_by(|a, b| a.name.cmp(&b.name));
+    all.dedup_by(|a, b| a.name == b.name);
 }
 
 fn tenant_network(

@@ -1,5 +1,6 @@
 //! State that all reconcilers share: the client, the informer stores and the signals between reconcilers.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -125,6 +126,13 @@ impl Context {
         let defaults =
             || Arc::new(InfraConfig::new(INFRA_CONFIG, berth_api::InfraConfigSpec::default()));
         self.configs.get(INFRA_CONFIG).unwrap_or_else(defaults)
+    }
+
+    /// Returns the names of the TenantClusters of which no version could be parsed since the controller started.
+    pub(super) fn unknown_tenants(&self) -> BTreeSet<String> {
+        let mut names = self.watch_health.malformed_objects().names::<TenantCluster>();
+        names.retain(|name| self.tenants.get(name).is_none());
+        names
     }
 
     pub(super) fn shared_informers(&self) -> tenants::TenantInformers {

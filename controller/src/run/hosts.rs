@@ -106,7 +106,10 @@ async fn reconcile_host(
     let fleet = context.resolved_profiles.get();
     let none = std::collections::BTreeMap::new();
     let node_labels = node.metadata.labels.as_ref().unwrap_or(&none);
-    let mut desired = desired_infra_node(&fleet, node_labels, &infra_node, &context.tenants.all());
+    // The unknown tenants are read first: one that is corrected meanwhile is then in the store.
+    let unknown = context.unknown_tenants();
+    let tenants = context.tenants.all();
+    let mut desired = desired_infra_node(&fleet, node_labels, &infra_node, &tenants, &unknown);
     let written = match &mut desired {
         Some(desired) if desired.is_different => write_spec(&context, &infra_node, desired).await,
         _ => Ok(()),

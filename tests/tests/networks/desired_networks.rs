@@ -1,7 +1,7 @@
 //! Specs and definitions that the controller renders for these hosts and the tenants of `examples/tenants`. The
 //! controller's own functions compute them from the reports of the agents on these hosts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use berth_api::{InfraNode, InfraNodeSpec, TenantCluster, VlanId};
@@ -110,9 +110,14 @@ impl DesiredNetworks {
         let remaining_tenants: Vec<_> =
             remaining_tenants.map(|(_, tenant)| Arc::new(tenant.clone())).collect();
         let infra = &self.hosts[host];
-        let desired =
-            profiles::desired_infra_node(&resolved, &BTreeMap::new(), infra, &remaining_tenants)
-                .unwrap();
+        let desired = profiles::desired_infra_node(
+            &resolved,
+            &BTreeMap::new(),
+            infra,
+            &remaining_tenants,
+            &BTreeSet::new(),
+        )
+        .unwrap();
         serde_json::from_value(desired.spec).unwrap()
     }
 

@@ -1,6 +1,10 @@
 //! Sets the readiness of the tenant's Nodes in machines.
 
-use berth_kubevirt_render::machines::reconcile_steps::{ExistingVm, NodeReadiness, ReconcileSteps};
+use berth_kubevirt_render::machines::MachineDeployment;
+use berth_kubevirt_render::machines::reconcile_steps::{
+    DeploymentOwner, ExistingVm, NodeReadiness, ReconcileSteps, compute_steps,
+};
+use berth_kubevirt_render::machines::rollout::ReplicaCounts;
 use kube::api::DynamicObject;
 use serde_json::Value;
 
@@ -42,12 +46,52 @@ pub(super) fn restore_counts(object: &DynamicObject, steps: &mut ReconcileSteps)
         counts.updated == desired && counts.replicas == desired && counts.available == desired;
 }
 
+/// Returns the numbers of the machines of a tenant whose TenantCluster cannot be parsed; `None` if the strategy of the
+/// MachineDeployment is invalid. A field of the TenantCluster determines when a machine is ready, so the numbers of
+/// ready and available machines are the last known numbers.
+pub(super) fn counts_of_unknown_tenant(
+    object: &DynamicObject,
+    deployment: &MachineDeployment,
+    owner: &DeploymentOwner,
+    mut vms: Vec<ExistingVm>,
+) -> Option<ReplicaCounts> {
+    for vm in &mut vms {
+        vm.node = NodeReadiness::Unknown;
+    }
+    // The time is only compared with the time since which a machine is ready, which is not known.
+    let mut steps = compute_steps(deployment, owner, &vms, 0, None).ok()?;
+    if steps.is_readiness_unknown {
+        restore_counts(object, &mut steps);
+    }
+    Some(steps.counts)
+}
+
 #[cfg(test)]
 mod tests {
-    use berth_kubevirt_render::machines::rollout::ReplicaCounts;
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn machines_of_an_unknown_tenant_are_counted() {
+        let value = json!({"metadata": {"name": "web", "namespace": "cluster-shop"},
+            "spec": {"replicas": 3}, "status": {"readyReplicas": 3, "availableReplicas": 1}});
+        let object: DynamicObject = serde_json::from_value(value.clone()).unwrap();
+        let deployment = MachineDeployment::read("test", value).unwrap();
+        let owner = DeploymentOwner { uid: "u".to_owned(), shares_namespace: true };
+        let vm = |name: &str| ExistingVm {
+            name: name.to_owned(),
+            labels: [("md".to_owned(), "web".to_owned())].into(),
+            controller_uid: Some("u".to_owned()),
+            ready_since: Some(1),
+            ..ExistingVm::default()
+        };
+        let counts = |vms| counts_of_unknown_tenant(&object, &deployment, &owner, vms).unwrap();
+        let two = counts(vec![vm("web-1"), vm("web-2")]);
+        assert_eq!((two.replicas, two.ready, two.available, two.unavailable), (2, 2, 1, 2));
+        let none = counts(Vec::new());
+        assert_eq!((none.replicas, none.ready, none.available, none.unavailable), (0, 0, 0, 3));
+    }
 
     #[test]
     fn unknown_readiness_keeps_the_last_numbers() {

@@ -61,18 +61,21 @@ pub(super) async fn reconcile(
             }
         };
     let has_tenant = tenant.is_some();
+    let shares_namespace = object.namespace().as_deref() == Some(namespace.as_str());
+    let owner = DeploymentOwner { uid: object.uid().unwrap_or_default(), shares_namespace };
+    let vms = context.read_vms(&deployment, &namespace);
     if !has_tenant
         && matches!(context.draining_tenant(&namespace).await?, DrainingTenant::Malformed)
     {
         let message = format!(
-            "the TenantCluster of namespace {namespace} cannot be parsed: correct it; no machine is created or deleted"
+            "the TenantCluster of namespace {namespace} cannot be parsed: correct the field that its condition Ready \
+             names; no machine is created or replaced"
         );
         let problem = Problem::new(deployment.qualified_name(), "", "", message);
-        return context.report_invalid(object, problem, Some(RETRY_DELAY)).await;
+        let counts = readiness::counts_of_unknown_tenant(object, &deployment, &owner, vms);
+        context.update_status(object, counts, &StatusReport::invalid(&[problem])).await?;
+        return Ok(Some(add_jitter(RETRY_DELAY)));
     }
-    let shares_namespace = object.namespace().as_deref() == Some(namespace.as_str());
-    let owner = DeploymentOwner { uid: object.uid().unwrap_or_default(), shares_namespace };
-    let vms = context.read_vms(&deployment, &namespace);
     let validated =
         ValidatedDeployment { context, object, deployment, owner, namespace, render_context, vms };
     // 4. Prepare (client required): add the finalizer, record the machines' namespace, and restore deleted

@@ -5,6 +5,7 @@
 //! the informer reports this and waits for the kind. If an object cannot be parsed, the informer reports this, and
 //! the store keeps the last version that could be parsed.
 
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -20,6 +21,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinSet;
 
 use super::health::WatchHealth;
+use super::malformed::{ObjectKey, object_key};
 use super::stream::{error_message, is_kind_unknown, watch_events};
 
 /// A change of a store.
@@ -79,8 +81,14 @@ where
         let kind = K::plural(&()).into_owned();
         health.record_start(&kind);
         let api = Api::all(client.clone());
-        let watcher =
-            Watcher { kind, informer: informer.clone(), health: Arc::clone(health), trim, writer };
+        let watcher = Watcher {
+            kind,
+            informer: informer.clone(),
+            health: Arc::clone(health),
+            trim,
+            writer,
+            malformed_in_list: BTreeSet::new(),
+        };
         tasks.spawn(watcher.run(api));
         informer
     }
@@ -131,6 +139,8 @@ struct Watcher<K: Resource<DynamicType = ()> + Clone + 'static> {
     health: Arc<WatchHealth>,
     trim: fn(&mut K),
     writer: Writer<K>,
+    /// Objects in the current list that cannot be parsed.
+    malformed_in_list: BTreeSet<ObjectKey>,
 }
 
 impl<K> Watcher<K>
@@ -157,12 +167,20 @@ where
     fn handle_event(&mut self, event: Event<DeserializeGuard<K>>) {
         let store = &self.informer.store;
         let (event, change) = match event {
-            Event::Init => (Event::Init, None),
-            Event::InitApply(object) => match self.parse_object(object) {
-                Ok(object) => (Event::InitApply(object), None),
-                Err(Some(known)) => (Event::InitApply((*known).clone()), None),
-                Err(None) => return,
-            },
+            Event::Init => {
+                self.malformed_in_list.clear();
+                (Event::Init, None)
+            }
+            Event::InitApply(object) => {
+                if let Err(invalid) = &object.0 {
+                    self.malformed_in_list.insert(object_key::<K>(&invalid.metadata));
+                }
+                match self.parse_object(object) {
+                    Ok(object) => (Event::InitApply(object), None),
+                    Err(Some(known)) => (Event::InitApply((*known).clone()), None),
+                    Err(None) => return,
+                }
+            }
             Event::InitDone => {
                 self.health.record_list(&self.kind);
                 (Event::InitDone, Some(Change::Relisted))
@@ -184,6 +202,8 @@ where
                     Err(invalid) => {
                         self.health.malformed_objects().remove::<K>(&invalid.metadata);
                         let Some(known) = self.last_valid_version(&invalid.metadata) else {
+                            // Subscribers may have retained data of the unknown object.
+                            self.informer.publish_change(&Change::Relisted);
                             return;
                         };
                         known
@@ -193,6 +213,14 @@ where
             }
         };
         self.writer.apply_watcher_event(&event);
+        // An object leaves the malformed objects after its valid version is in the store: otherwise a reader might find
+        // it in neither, and assume that it was deleted.
+        let malformed = self.health.malformed_objects();
+        match &event {
+            Event::Apply(object) => malformed.remove::<K>(object.meta()),
+            Event::InitDone => malformed.retain_listed::<K>(&self.malformed_in_list),
+            Event::Init | Event::InitApply(_) | Event::Delete(_) => {}
+        }
         // The change is published before the completion of the list: when a subscriber has waited for the list and
         // then reads the store, the change is already in its queue.
         if let Some(change) = change {
@@ -231,7 +259,6 @@ where
     fn parse_object(&self, object: DeserializeGuard<K>) -> Result<K, Option<Arc<K>>> {
         match object.0 {
             Ok(mut object) => {
-                self.health.malformed_objects().remove::<K>(object.meta());
                 (self.trim)(&mut object);
                 Ok(object)
             }
@@ -272,6 +299,7 @@ mod tests {
             health: Arc::default(),
             trim: |object| object.metadata.managed_fields = None,
             writer,
+            malformed_in_list: BTreeSet::new(),
         }
     }
 
@@ -320,6 +348,45 @@ mod tests {
         let change = changes.try_recv().unwrap();
         assert!(matches!(change, Change::Object(Some(before), None) if before.data.is_some()));
         assert!(health.malformed_objects().all().is_empty());
+    }
+
+    #[test]
+    fn malformed_object_is_known_until_its_correction_or_deletion() {
+        let mut watcher = test_watcher();
+        let health = Arc::clone(&watcher.health);
+        let mut changes = watcher.informer.subscribe();
+        let names =
+            || health.malformed_objects().names::<ConfigMap>().into_iter().collect::<Vec<_>>();
+        let wrong = || test_object(json!({"data": "wrong"}));
+        let list = |watcher: &mut Watcher<ConfigMap>,
+                    object: Option<DeserializeGuard<ConfigMap>>| {
+            watcher.handle_event(Event::Init);
+            if let Some(object) = object {
+                watcher.handle_event(Event::InitApply(object));
+            }
+            assert_eq!(names(), ["a"], "the list is not complete");
+            watcher.handle_event(Event::InitDone);
+        };
+        list(&mut watcher, Some(wrong()));
+        assert_eq!(names(), ["a"]);
+        // A deletion is published even if no version of the object could be parsed.
+        assert!(matches!(changes.try_recv(), Ok(Change::Relisted)));
+        watcher.handle_event(Event::Delete(wrong()));
+        assert!(matches!(changes.try_recv(), Ok(Change::Relisted)) && names().is_empty());
+
+        // The watch misses the deletion, and later the correction.
+        watcher.handle_event(Event::Apply(wrong()));
+        list(&mut watcher, None);
+        assert!(names().is_empty());
+        watcher.handle_event(Event::Apply(wrong()));
+        list(&mut watcher, Some(test_object(json!({"data": {"x": "1"}}))));
+        assert!(names().is_empty());
+        assert_eq!(stored_data(&watcher).as_deref(), Some("1"));
+
+        watcher.handle_event(Event::Apply(wrong()));
+        assert_eq!(names(), ["a"]);
+        watcher.handle_event(Event::Apply(test_object(json!({"data": {"x": "2"}}))));
+        assert!(names().is_empty());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! The API server refuses most of these objects by their schemas. The remaining objects were written under older
 //! schemas or by another version of Berth, or break a rule that a schema cannot express.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -35,7 +35,8 @@ pub struct MalformedObject {
     pub find_problem: fn(Value) -> Option<String>,
 }
 
-fn object_key<K: Resource<DynamicType = ()>>(metadata: &ObjectMeta) -> ObjectKey {
+/// Returns the key of an object of the kind `K`.
+pub(super) fn object_key<K: Resource<DynamicType = ()>>(metadata: &ObjectMeta) -> ObjectKey {
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
     (K::kind(&()).into_owned(), text(&metadata.namespace), text(&metadata.name))
 }
@@ -54,6 +55,14 @@ impl MalformedObjects {
     #[must_use]
     pub fn all(&self) -> BTreeMap<ObjectKey, MalformedObject> {
         self.lock().clone()
+    }
+
+    /// Returns the names of the objects of a cluster-scoped kind.
+    #[must_use]
+    pub fn names<K: Resource<DynamicType = ()>>(&self) -> BTreeSet<String> {
+        let (kind, all) = (K::kind(&()), self.lock());
+        let own = all.keys().filter(|key| key.0 == kind);
+        own.map(|(.., name)| name.clone()).collect()
     }
 
     /// Waits until an object that cannot be parsed is received.
@@ -77,6 +86,16 @@ impl MalformedObjects {
         self.change_notify.notify_one();
         let version = |of: &ObjectMeta| (of.uid.clone(), of.generation);
         before.is_none_or(|before| version(&before.metadata) != version(metadata))
+    }
+
+    /// Removes the objects of a kind that are not in `listed`: they were corrected or deleted while the watch was
+    /// interrupted. `listed` are the objects in a complete list that cannot be parsed.
+    pub(super) fn retain_listed<K>(&self, listed: &BTreeSet<ObjectKey>)
+    where
+        K: Resource<DynamicType = ()>,
+    {
+        let kind = K::kind(&());
+        self.lock().retain(|key, _| key.0 != kind || listed.contains(key));
     }
 
     /// Removes an object that can be parsed again or was deleted.
