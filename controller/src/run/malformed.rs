@@ -16,17 +16,20 @@ use berth_api::{ConditionReason, EventReason};
 use berth_runtime::call::{CallError, with_timeout};
 use berth_runtime::watch::{MalformedObject, ObjectKey};
 use k8s_openapi::api::core::v1::ObjectReference;
-use kube::Api;
 use kube::core::DynamicObject;
+use kube::{Api, Client};
 use serde_json::json;
 
-use super::apply::ApplyTarget;
+use super::apply::{ApplyTarget, Writer};
 use super::clock::now_in_seconds;
 use super::context::Context;
+use super::events::EventEmitter;
 use crate::profiles::{ConditionUpdate, new_condition};
 
 /// Kinds that have a `Ready` condition of the controller. The agent writes the `Ready` condition of an InfraNode.
 const KINDS_WITH_STATUS: [&str; 3] = ["HostProfile", "InfraConfig", "TenantCluster"];
+/// HTTP status code of a refusal because of the content of the object.
+const INVALID: u16 = 422;
 /// Delay before reports that could not be written are retried.
 const RETRY_DELAY: Duration = Duration::from_secs(30);
 
@@ -43,7 +46,8 @@ pub(super) async fn run(context: Arc<Context>) {
             if reported.get(&key) == Some(&version) {
                 continue;
             }
-            match report_object(&context, &object).await {
+            let client = context.client.clone();
+            match report_object(client, &context.writer, &context.events, &object).await {
                 Ok(()) => {
                     reported.insert(key, version);
                 }
@@ -67,10 +71,14 @@ pub(super) async fn run(context: Arc<Context>) {
     }
 }
 
-async fn report_object(context: &Context, malformed: &MalformedObject) -> Result<(), CallError> {
+async fn report_object(
+    client: Client,
+    writer: &Writer,
+    events: &EventEmitter,
+    malformed: &MalformedObject,
+) -> Result<(), CallError> {
     let MalformedObject { resource, metadata, .. } = malformed;
     let name = metadata.name.as_deref().unwrap_or_default();
-    let client = context.client.clone();
     let api: Api<DynamicObject> = match &metadata.namespace {
         Some(namespace) => Api::namespaced_with(client, namespace, resource),
         None => Api::all_with(client, resource),
@@ -103,8 +111,17 @@ async fn report_object(context: &Context, malformed: &MalformedObject) -> Result
         // The condition has a separate field manager, so that the apply does not remove the other fields of the
         // status.
         let body = json!({"conditions": [ready]});
-        context.writer.apply_status_as(MALFORMED_FIELD_MANAGER, &target, body).await?;
+        match writer.apply_status_as(MALFORMED_FIELD_MANAGER, &target, body).await {
+            Ok(_) => {}
+            // Kubernetes before 1.30 also validates the stored spec, which the current schema may refuse.
+            Err(error) if error.status_code() == Some(INVALID) => {
+                tracing::warn!(kind = %resource.kind, name, %error, "failed to set a condition of a malformed object");
+            }
+            Err(error) => return Err(error),
+        }
     }
+    let (kind, namespace) = (&resource.kind, metadata.namespace.as_deref());
+    tracing::warn!(kind, namespace, name, problem = %message, "reported a malformed object");
     let reference = ObjectReference {
         api_version: Some(resource.api_version.clone()),
         kind: Some(resource.kind.clone()),
@@ -113,6 +130,89 @@ async fn report_object(context: &Context, malformed: &MalformedObject) -> Result
         uid: metadata.uid.clone(),
         ..ObjectReference::default()
     };
-    context.events.warn_for(reference, EventReason::Malformed.as_str(), &message).await;
+    events.warn_for(reference, EventReason::Malformed.as_str(), &message).await;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use berth_api::TenantCluster;
+    use hyper::{Request, Response};
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+    use kube::client::Body;
+    use serde_json::Value;
+
+    use super::*;
+
+    /// Methods and bodies of requests.
+    type Requests = Arc<Mutex<Vec<(String, Value)>>>;
+
+    /// Returns a client of a server that has one tenant and answers each PATCH with this status code, and its requests.
+    fn client(tenant: Value, patch_status: u16) -> (Client, Requests) {
+        let requests = Requests::default();
+        let seen = Arc::clone(&requests);
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let (seen, tenant) = (Arc::clone(&seen), tenant.clone());
+            async move {
+                let (parts, body) = request.into_parts();
+                let body = body.collect_bytes().await.unwrap();
+                let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+                seen.lock().unwrap().push((parts.method.to_string(), body.clone()));
+                let refusal = json!({"kind": "Status", "status": "Failure", "reason": "Invalid",
+                    "message": "spec", "code": INVALID});
+                let (code, answer) = match parts.method.as_str() {
+                    "PATCH" if patch_status == INVALID => (INVALID, refusal),
+                    "POST" => (201, body),
+                    _ => (200, tenant),
+                };
+                Response::builder().status(code).body(Body::from(answer.to_string().into_bytes()))
+            }
+        });
+        (Client::new(service, "default"), requests)
+    }
+
+    #[tokio::test]
+    async fn field_and_value_are_reported_even_if_the_status_is_refused() {
+        let metadata = ObjectMeta { name: Some("shop".to_owned()), ..ObjectMeta::default() };
+        let malformed = MalformedObject::new::<TenantCluster>(&metadata);
+        for (field, value, problem) in [
+            ("replaceAfter", json!("5m5m"), "spec.replaceAfter: `5m5m` is not a time"),
+            (
+                "exposure",
+                json!({"machineAccess": {"nodePortRange": "30199-30100"}}),
+                "spec.exposure.machineAccess.nodePortRange: `30199-30100` is not a range",
+            ),
+            (
+                "network",
+                json!({"name": "trunk", "ipv4": {"cidr": "10.0.0.0/24", "ranges": ["10.0.0.9-10.0.0.1"]}}),
+                "spec.network.ipv4.ranges[0]: `10.0.0.9-10.0.0.1` is not a range",
+            ),
+        ] {
+            for patch_status in [200, INVALID] {
+                let tenant = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster",
+                    "metadata": {"name": "shop"}, "spec": {field: value}});
+                let (client, requests) = client(tenant, patch_status);
+                let writer = Writer::new(client.clone(), Arc::default());
+                let events = EventEmitter::new(client.clone(), "test");
+                report_object(client, &writer, &events, &malformed).await.unwrap();
+                let all = requests.lock().unwrap().clone();
+                let find = |method: &str| {
+                    let found = all.iter().find(|(one, _)| one == method);
+                    found.map_or(&Value::Null, |(_, body)| body)
+                };
+                let ready = &find("PATCH")["status"]["conditions"][0];
+                assert_eq!(
+                    (&ready["type"], &ready["reason"]),
+                    (&json!(READY), &json!("Malformed"))
+                );
+                let event = find("POST");
+                assert_eq!(event["regarding"]["name"], "shop", "{patch_status}: {all:?}");
+                for text in [&ready["message"], &event["note"]] {
+                    assert!(text.as_str().unwrap_or_default().starts_with(problem), "{text}");
+                }
+            }
+        }
+    }
 }

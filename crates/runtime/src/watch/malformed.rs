@@ -46,6 +46,21 @@ fn find_problem<K: DeserializeOwned>(object: Value) -> Option<String> {
     Some(format!("{}: {}", error.path(), error.inner()))
 }
 
+impl MalformedObject {
+    /// Returns the object of the kind `K` with this metadata.
+    #[must_use]
+    pub fn new<K>(metadata: &ObjectMeta) -> Self
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned,
+    {
+        Self {
+            resource: ApiResource::erase::<K>(&()),
+            metadata: metadata.clone(),
+            find_problem: find_problem::<K>,
+        }
+    }
+}
+
 impl MalformedObjects {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<ObjectKey, MalformedObject>> {
         self.objects.lock().unwrap_or_else(PoisonError::into_inner)
@@ -76,12 +91,7 @@ impl MalformedObjects {
     where
         K: Resource<DynamicType = ()> + DeserializeOwned,
     {
-        let resource = ApiResource::erase::<K>(&());
-        let object = MalformedObject {
-            resource,
-            metadata: metadata.clone(),
-            find_problem: find_problem::<K>,
-        };
+        let object = MalformedObject::new::<K>(metadata);
         let before = self.lock().insert(object_key::<K>(metadata), object);
         self.change_notify.notify_one();
         let version = |of: &ObjectMeta| (of.uid.clone(), of.generation);
