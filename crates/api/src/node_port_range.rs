@@ -3,10 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-
 use crate::excerpt::excerpt;
+use crate::text::string_serde;
 
 /// Pattern of a range or of a single port, each port from 1 to 65535. A pattern cannot compare the two ports.
 const PATTERN: &str = concat!(
@@ -15,12 +13,17 @@ const PATTERN: &str = concat!(
 );
 
 /// A range of node ports, such as `30100-30199`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodePortRange {
     first: u16,
     last: u16,
 }
+
+string_serde!(
+    NodePortRange,
+    "Node ports: 30100-30199",
+    {"type": "string", "maxLength": 11, "pattern": PATTERN}
+);
 
 /// Error when parsing a range of node ports.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -74,39 +77,6 @@ impl FromStr for NodePortRange {
 impl fmt::Display for NodePortRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}-{}", self.first, self.last)
-    }
-}
-
-impl TryFrom<String> for NodePortRange {
-    type Error = ParseNodePortRangeError;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        text.parse()
-    }
-}
-
-impl From<NodePortRange> for String {
-    fn from(range: NodePortRange) -> Self {
-        range.to_string()
-    }
-}
-
-impl JsonSchema for NodePortRange {
-    fn schema_name() -> std::borrow::Cow<'static, str> {
-        "NodePortRange".into()
-    }
-
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        schemars::json_schema!({
-            "type": "string",
-            "description": "Node ports: 30100-30199",
-            "maxLength": 11,
-            "pattern": PATTERN
-        })
     }
 }
 
