@@ -18,9 +18,6 @@ mod allocation;
 mod calls;
 #[path = "assign/churn.rs"]
 mod churn;
-#[path = "rules/curl_client.rs"]
-#[expect(dead_code, reason = "this test uses only some of the methods")]
-mod curl_client;
 #[path = "../../controller/tests/engine/host.rs"]
 mod host;
 #[path = "assign/migrations.rs"]
@@ -31,6 +28,9 @@ mod pod_groups;
 mod replicas;
 #[path = "assign/resource_claims.rs"]
 mod resource_claims;
+#[path = "rules/scheduling_client.rs"]
+#[expect(dead_code, reason = "this test uses only some of the methods")]
+mod scheduling_client;
 #[path = "assign/slow.rs"]
 mod slow;
 #[path = "assign/testbed.rs"]

@@ -6,21 +6,20 @@
 
 #![expect(
     clippy::unwrap_used,
-    clippy::disallowed_methods,
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
     clippy::panic,
-    reason = "tests fail by panicking, run programs, read files and print the skipped parts"
+    reason = "tests fail by panicking and compute statistics"
 )]
 
-#[path = "rules/curl_client.rs"]
-mod curl_client;
 #[path = "../../controller/tests/rules/random.rs"]
 mod random;
 #[path = "../../controller/tests/rules/reference_model.rs"]
 mod reference_model;
 #[path = "rules/scheduler_bug.rs"]
 mod scheduler_bug;
+#[path = "rules/scheduling_client.rs"]
+mod scheduling_client;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -32,9 +31,9 @@ use berth_placement::rules::{
     SchedulerBugs, Scorer,
 };
 use berth_tests::cluster::{ControlPlane, ControlPlaneOptions, Version};
-use curl_client::CurlClient;
 use random::{GeneratedHost, GeneratedPod, GeneratorOptions, NAMESPACES, RandomGenerator};
 use reference_model::ReferenceModel;
+use scheduling_client::SchedulingClient;
 use serde_json::{Value, json};
 
 /// Difference between Berth's rules and kube-scheduler's answer.
@@ -53,7 +52,7 @@ const POD_COUNT: u64 = 320;
 const MIN_VERSION: Version = Version(1, 34);
 
 struct Testbed {
-    client: CurlClient,
+    client: SchedulingClient,
     version: Version,
     reference_model: ReferenceModel,
     cluster_state: ClusterState,
@@ -86,7 +85,7 @@ fn rules_agree_with_kube_scheduler() {
         plane.start_scheduler(None).unwrap();
     }
     let mut generator = RandomGenerator(20_261_122);
-    let client = CurlClient::new(&plane);
+    let client = SchedulingClient::new(&plane);
     let has_bug = current && scheduler_bug::has_namespace_selector_bug(&client);
     eprintln!("Kubernetes {version} has the bug of NotIn in namespaceSelector: {has_bug}");
     let mut bed = Testbed {
@@ -232,7 +231,7 @@ impl Testbed {
         let Some(node_name) = scheduled["spec"]["nodeName"].as_str() else {
             if !allowed.is_empty() {
                 let ours = self.count_reasons(rules);
-                let condition = curl_client::condition(scheduled);
+                let condition = scheduling_client::condition(scheduled);
                 return Err(
                     format!("Berth allows {names:?} and reports {ours:?}; kube-scheduler reports {condition}").into()
                 );
@@ -283,7 +282,8 @@ impl Testbed {
         scheduled: &Value,
         coverage: &mut Coverage,
     ) -> Result<(), Difference> {
-        let message = curl_client::condition(scheduled)["message"].as_str().unwrap().to_owned();
+        let message =
+            scheduling_client::condition(scheduled)["message"].as_str().unwrap().to_owned();
         let (_, theirs) = message.split_once(" nodes are available: ").unwrap();
         let theirs = theirs.split(". ").next().unwrap().trim_end_matches('.');
         if theirs == "pod affinity terms conflict" || theirs.contains("didn't satisfy plugin") {

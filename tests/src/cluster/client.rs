@@ -15,9 +15,9 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 /// Name of this client in the audit log, in which tests recognize their own requests by the word `kubectl`.
 const CLIENT_NAME: &str = "berth-tests (kubectl)";
 
-/// Client with the permissions of a kubeconfig. Drop ends the client.
-#[derive(Debug)]
-pub(super) struct ApiClient {
+/// Client with the permissions of a kubeconfig. The drop of its last clone ends the client.
+#[derive(Clone, Debug)]
+pub struct ApiClient {
     jobs: UnboundedSender<Job>,
 }
 
@@ -31,7 +31,7 @@ struct Job {
 /// Error that the API server returns, in the format in which kubectl prints it.
 #[derive(Debug, thiserror::Error)]
 #[error("Error from server ({}): {}", .0.reason, .0.message)]
-pub(super) struct Refusal(Box<Status>);
+pub struct Refusal(Box<Status>);
 
 impl Refusal {
     /// Returns the HTTP status code.
@@ -41,7 +41,7 @@ impl Refusal {
 }
 
 /// Text of a response, or the error that the API server returns. `None` if there is no response.
-pub(super) type Response = Option<Result<String, Refusal>>;
+pub type Response = Option<Result<String, Refusal>>;
 
 impl ApiClient {
     /// Starts the client. The API server need not run yet.
@@ -69,18 +69,12 @@ impl ApiClient {
     }
 
     /// Reads a path.
-    pub(super) fn get(&self, path: &str) -> Response {
+    pub fn get(&self, path: &str) -> Response {
         self.send(Request::get(path).body(Vec::new()).ok()?)
     }
 
     /// Sends a body with this method and this content type.
-    pub(super) fn send_body(
-        &self,
-        method: &str,
-        path: &str,
-        content_type: &str,
-        body: &str,
-    ) -> Response {
+    pub fn send_body(&self, method: &str, path: &str, content_type: &str, body: &str) -> Response {
         let request =
             Request::builder().method(method).uri(path).header(CONTENT_TYPE, content_type);
         self.send(request.body(body.as_bytes().to_vec()).ok()?)

@@ -31,7 +31,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::running::Running;
 use crate::wait;
-use client::ApiClient;
+pub use client::{ApiClient, Refusal, Response};
 pub use keys::ADMIN_TOKEN;
 use keys::Keys;
 use kinds::Kinds;
@@ -266,6 +266,12 @@ impl ControlPlane {
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.folder.path()
+    }
+
+    /// Returns the client of the administrator.
+    #[must_use]
+    pub fn api_client(&self) -> ApiClient {
+        self.client.clone()
     }
 
     /// Returns the administrator's kubeconfig.

@@ -11,15 +11,15 @@ use berth_tests::controller::Controller;
 use serde_json::{Value, json};
 
 use crate::allocation::reported_allocation;
-use crate::curl_client::CurlClient;
 use crate::host::{HostDescription, ZoneDescription};
+use crate::scheduling_client::SchedulingClient;
 
 pub(crate) const PODS_PATH: &str = "/api/v1/namespaces/vms/pods";
 /// Time limit for operations that an operator would see as immediate, on a busy machine.
 pub(crate) const SHORT_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) struct Testbed {
-    pub(crate) client: CurlClient,
+    pub(crate) client: SchedulingClient,
     pub(crate) hosts: BTreeMap<String, HostDescription>,
     pub(crate) port: u16,
     vm_count: usize,
@@ -62,7 +62,7 @@ impl<'a> Vm<'a> {
 
 impl Testbed {
     pub(crate) fn start(plane: &ControlPlane) -> Self {
-        let client = CurlClient::new(plane);
+        let client = SchedulingClient::new(plane);
         client.post("/api/v1/namespaces", &json!({"metadata": {"name": "vms"}}));
         let account = json!({"metadata": {"name": "default"}});
         client.post("/api/v1/namespaces/vms/serviceaccounts", &account);
@@ -193,7 +193,7 @@ impl Testbed {
     pub(crate) fn wait_until_refused(&self, name: &str) -> String {
         let pod = self.client.wait_until_scheduled(&format!("{PODS_PATH}/{name}"));
         assert!(pod["spec"]["nodeName"].is_null(), "{name} is on {}", pod["spec"]["nodeName"]);
-        crate::curl_client::condition(&pod)["message"].as_str().unwrap().to_owned()
+        crate::scheduling_client::condition(&pod)["message"].as_str().unwrap().to_owned()
     }
 
     /// Marks a pod as ended, as its kubelet does, and deletes the pod.

@@ -132,7 +132,7 @@ pub(crate) fn pods_on_nodes_without_a_report_are_considered(
     bed.add_node_without_agent("bare-0", "near", "database");
     let vm = bed.create_vm(Vm { cpus: 1, affinity: Some("database"), ..Vm::default() });
     let pod = bed.client.wait_until_scheduled(&format!("{}/{vm}", crate::testbed::PODS_PATH));
-    let message = crate::curl_client::condition(&pod)["message"].clone();
+    let message = crate::scheduling_client::condition(&pod)["message"].clone();
     assert_eq!(pod["spec"]["nodeName"], "near-0", "{message}\n{}", plane.log_tail("extender"));
     // No agent reports the resources of this pod; the following tests query all hosts that have pods.
     bed.client.delete(&format!("{}/on-bare-0", crate::testbed::PODS_PATH));

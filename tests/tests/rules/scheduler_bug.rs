@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::curl_client::CurlClient;
+use crate::scheduling_client::SchedulingClient;
 
-pub(crate) fn has_namespace_selector_bug(client: &CurlClient) -> bool {
+pub(crate) fn has_namespace_selector_bug(client: &SchedulingClient) -> bool {
     let (node, namespace) = ("/api/v1/nodes/flaw", "flawed");
     let amounts = json!({"cpu": "1", "memory": "1Gi", "pods": "5"});
     let node_object = json!({

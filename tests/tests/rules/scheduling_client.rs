@@ -1,17 +1,11 @@
-//! API requests by curl, which is faster than kubectl for thousands of requests.
+//! API requests that must succeed, and waits for the scheduler's decisions.
 
-use std::io::Write as _;
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use berth_tests::cluster::{ADMIN_TOKEN, ControlPlane};
+use berth_tests::cluster::{ApiClient, ControlPlane};
 use serde_json::{Value, json};
 
-pub(crate) struct CurlClient {
-    address: String,
-    authority: PathBuf,
-}
+pub(crate) struct SchedulingClient(ApiClient);
 
 /// Time limit for the scheduler's decision about one pod, on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -19,36 +13,17 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// update takes a few milliseconds.
 const WATCH_DELAY: Duration = Duration::from_millis(50);
 
-impl CurlClient {
+impl SchedulingClient {
     pub(crate) fn new(plane: &ControlPlane) -> Self {
-        let address = format!("https://127.0.0.1:{}", plane.port());
-        Self { address, authority: plane.folder().join("ca.crt") }
-    }
-
-    fn send(&self, method: &str, path: &str, body: &Value) -> (u16, Value) {
-        let mut curl = Command::new("curl");
-        curl.args(["-sS", "-w", "\n%{http_code}", "-X", method, "--cacert"]).arg(&self.authority);
-        curl.args(["-H", &format!("Authorization: Bearer {ADMIN_TOKEN}")]);
-        curl.args(["-H", "Content-Type: application/json", "--data-binary", "@-"]);
-        curl.arg(format!("{}{path}", self.address));
-        curl.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = curl.spawn().unwrap();
-        let body = if body.is_null() { String::new() } else { body.to_string() };
-        child.stdin.take().unwrap().write_all(body.as_bytes()).unwrap();
-        let output = String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap();
-        let (body, code) = output.rsplit_once('\n').unwrap();
-        (code.parse().unwrap(), serde_json::from_str(body).unwrap_or_default())
+        Self(plane.api_client())
     }
 
     #[track_caller]
     fn send_checked(&self, method: &str, path: &str, body: &Value) -> Value {
-        let (code, response) = self.send(method, path, body);
-        assert!(
-            (200..300).contains(&code),
-            "{method} {path}: {code} {}\n{body:#}",
-            response["message"]
-        );
-        response
+        let content = if body.is_null() { String::new() } else { body.to_string() };
+        let response = self.0.send_body(method, path, "application/json", &content);
+        assert!(matches!(response, Some(Ok(_))), "{method} {path}: {response:?}\n{body:#}");
+        serde_json::from_str(&response.unwrap().unwrap()).unwrap()
     }
 
     pub(crate) fn get(&self, path: &str) -> Value {
