@@ -230,7 +230,7 @@ fn owned_fields_equal(tree: &Value, desired: &Value, live: &Value) -> bool {
     }
 }
 
-/// Removal of the fields that another manager owns from a desired value.
+/// Removes from a desired value the fields that another manager owns.
 struct FieldRemover<'a> {
     exclusive_fields: &'a [&'a str],
     removed: BTreeSet<String>,
@@ -443,7 +443,7 @@ mod tests {
         assert_eq!(written[2].type_, "Draining");
         let removed = with_existing_conditions(&existing, &["HostLost"], Vec::new());
         assert!(removed.iter().all(|one| one.type_ != "HostLost") && removed.len() == 2);
-        // A condition of an unresponsive agent replaces the one that the agent wrote.
+        // The controller's condition about an unresponsive agent replaces the condition that the agent wrote.
         let of_agent = condition("Ready", "unknown");
         let written = with_existing_conditions(&existing, &["ProfileConflict"], vec![of_agent]);
         assert_eq!(written.iter().filter(|one| one.type_ == "Ready").count(), 1);

@@ -44,7 +44,7 @@ fn check_version(input: &Input) -> Result<Outcome, Unread> {
     let (object, problems) = (format!("CDI {}", name(cdi)), problem_conditions(cdi));
     let outcome = if version.is_empty() || !problems.is_empty() {
         Outcome::warn("CDI is not deployed completely")
-            .remedy("kubectl get cdi -o yaml shows the conditions; wait, or correct what they name")
+            .remedy("kubectl get cdi -o yaml shows the conditions; wait, or resolve the problem that they report")
     } else {
         Outcome::pass(version)
     };

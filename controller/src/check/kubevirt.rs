@@ -66,14 +66,14 @@ const NEWEST_TESTED: Release = Release(1, 9, 0);
 const KUBERNETES_1_36: Release = Release(1, 36, 0);
 /// First release of KubeVirt that works on Kubernetes 1.36.
 const OLDEST_FOR_KUBERNETES_1_36: Release = Release(1, 9, 0);
-/// Feature gate that labels Nodes whose kubelet allocates exclusive CPUs.
+/// Feature gate with which virt-handler labels the Nodes whose kubelet allocates exclusive CPUs.
 const CPU_MANAGER_GATE: &str = "CPUManager";
 /// Part of the name of the webhook of network-resources-injector.
 const INJECTOR: &str = "network-resources-injector";
-/// Field with the enabled feature gates.
+/// JSON pointer to the enabled feature gates of the KubeVirt object.
 const FEATURE_GATES_POINTER: &str = "/spec/configuration/developerConfiguration/featureGates";
 
-/// Returns the name of the KubeVirt object for evidence.
+/// Returns namespace and name of the KubeVirt object, as evidence shows them.
 fn object_name(kubevirt: &Value) -> String {
     format!("KubeVirt {}/{}", text(kubevirt, "/metadata/namespace"), name(kubevirt))
 }
@@ -137,7 +137,7 @@ fn check_phase(input: &Input) -> Result<Outcome, Unread> {
             _ => "KubeVirt is not deployed completely",
         };
         Outcome::warn(message).remedy(
-            "kubectl get kubevirt -A -o yaml shows the conditions; wait, or correct what they name",
+            "kubectl get kubevirt -A -o yaml shows the conditions; wait, or resolve the problem that they report",
         )
     };
     let outcome = outcome.with_evidence(format!("{object} status.phase"), phase);
@@ -200,7 +200,7 @@ fn check_network_resources(input: &Input) -> Result<Outcome, Unread> {
             )
             .with_evidence("failurePolicy", "Ignore (whether the injector runs is not checked)")
             .remedy(format!(
-                "kubectl edit mutatingwebhookconfiguration {}: failurePolicy: Fail",
+                "set failurePolicy: Fail: kubectl edit mutatingwebhookconfiguration {}",
                 name(webhook)
             ))
         };

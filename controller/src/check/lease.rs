@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::values::text;
 
-/// Difference of clocks that is tolerated, in seconds.
+/// Tolerated difference between the clocks of the holder and of this machine, in seconds.
 const CLOCK_TOLERANCE: i64 = 5;
 
 /// A leader election.
@@ -19,7 +19,7 @@ pub enum Election {
 }
 
 impl Election {
-    /// Returns the namespace and the name of the Lease in `deploy/`.
+    /// Returns namespace and name of the election's Lease in the manifests in `deploy/`.
     #[must_use]
     pub fn lease(self) -> (&'static str, &'static str) {
         match self {
@@ -56,19 +56,19 @@ impl LeaseState {
         Self { is_fresh: is_current && !holder.is_empty(), holder, renew_time, duration }
     }
 
-    /// Returns the name of the holder's pod; empty if it is unknown. The controller and kube-scheduler append a random
-    /// number to the host name, which is the name of the pod.
+    /// Returns the name of the holder's pod; empty if it is unknown. The identity of a controller or a kube-scheduler
+    /// is the name of its pod (the host name), `_` and a random suffix.
     pub(super) fn pod(&self) -> &str {
         let holder = self.holder.as_str();
         let pod = holder.rsplit_once('_').map_or(holder, |(pod, _)| pod);
-        // Remedies contain the name, so it must not contain characters of a shell.
+        // Remedies are shell commands that contain the name, so it must not contain special characters of a shell.
         let is_valid =
             |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
         if pod.chars().all(is_valid) { pod } else { "" }
     }
 
-    /// Returns this state after a second read. The Lease is fresh if it was renewed in between, even if the clocks of
-    /// the holder and of this machine differ.
+    /// Returns this state, which was read after `before`. The Lease is also fresh if it was renewed between the two
+    /// reads, even if the clocks of the holder and of this machine differ.
     #[must_use]
     pub fn after(self, before: &Self) -> Self {
         let is_renewed = self.renew_time != before.renew_time && !self.holder.is_empty();

@@ -1,8 +1,8 @@
 //! Checks of an infra cluster (`berth-controller check`), each with evidence and a remedy.
 //!
-//! Every check is a pure function of [`Input`], with a stable ID. A check never guesses: if the objects that it
-//! examines could not be read, or if the cluster does not show the property, its status is SKIP. [`crate::observe`]
-//! reads the objects.
+//! Every check is a pure function of [`Input`], with a stable ID. A check never guesses: its status is SKIP if the
+//! objects that it examines could not be read, or do not show whether there is a problem. [`crate::observe`] reads the
+//! objects.
 
 mod admission;
 mod cdi;

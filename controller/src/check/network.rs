@@ -45,11 +45,11 @@ const ENFORCERS: [&str; 8] = [
 ];
 /// Part of the names of images of Multus. Its DaemonSets are `multus` and `kube-multus-ds`.
 const MULTUS: &str = "multus";
-/// Part of the name of the image of a controller that only uses Multus.
+/// Part of the image name of multus-dynamic-networks-controller, which needs Multus but does not contain it.
 const MULTUS_USER: &str = "dynamic-networks";
 /// Part of the names of DaemonSets and containers of flannel.
 const FLANNEL: &str = "flannel";
-/// Option that disables kube-router's NetworkPolicies.
+/// Option with which kube-router does not enforce NetworkPolicies.
 const ROUTER_OPTION: &str = "--run-firewall=false";
 
 /// Returns the containers of a DaemonSet.
@@ -86,7 +86,7 @@ fn is_multus(set: &Value) -> bool {
 fn check_multus(input: &Input) -> Result<Outcome, Unread> {
     let all = input.objects(Kind::DaemonSet)?;
     let mut sets: Vec<&Value> = all.iter().filter(|set| is_multus(set)).collect();
-    // Some manifests of Multus have a DaemonSet for each architecture.
+    // Some manifests of Multus have one DaemonSet for each CPU architecture. Those without matching Nodes want no pods.
     if sets.iter().any(|set| pod_counts(set).1 > 0) {
         sets.retain(|set| pod_counts(set).1 > 0);
     }
@@ -149,7 +149,10 @@ fn check_policies(input: &Input) -> Result<Outcome, Unread> {
     if let Some(set) = sets.iter().find(is_flannel) {
         return Ok(Outcome::warn("flannel enforces no NetworkPolicies: tenants are not isolated")
             .with_evidence(set_name(set), "no other known plugin that enforces NetworkPolicies")
-            .remedy("install an enforcer beside flannel, such as kubernetes-sigs/kube-network-policies, or another plugin"));
+            .remedy(
+                "install a program that enforces NetworkPolicies beside flannel, such as \
+                 kubernetes-sigs/kube-network-policies, or another network plugin",
+            ));
     }
     let names: Vec<&str> = sets.iter().map(name).collect();
     Ok(Outcome::skip(
@@ -189,7 +192,7 @@ mod tests {
         // OpenShift's images have digests and no names.
         let digest = json!({"image": "quay.io/openshift-release-dev/ocp-v4.0-art-dev@sha256:0a1b"});
         assert_eq!(status(id, &[set("multus", &digest, 3)]), Status::Pass);
-        // This controller sorts before Multus, and does not replace it.
+        // The name of this controller sorts before that of Multus, but the check must not take it for Multus.
         let user = json!({"image": "ghcr.io/k8snetworkplumbingwg/multus-dynamic-networks-controller:v0.3.7"});
         let user = set("a", &user, 3);
         assert_eq!(status(id, std::slice::from_ref(&user)), Status::Skip);

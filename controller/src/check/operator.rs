@@ -1,12 +1,12 @@
-//! Conditions with which the operators of KubeVirt and CDI report the state of their programs.
+//! Conditions with which the operators of KubeVirt and CDI report the state of the components that they install.
 
 use serde_json::Value;
 
 use super::values::{condition, text};
 use berth_runtime::check::Outcome;
 
-/// Conditions of an operator's object. True for the condition that must be `True`; the other conditions must not be
-/// `True`.
+/// Types of the conditions in the status of a KubeVirt or CDI object, each with true if its status must be `True`. The
+/// status of the other conditions must not be `True`.
 const CONDITIONS: [(&str, bool); 3] =
     [("Available", true), ("Progressing", false), ("Degraded", false)];
 

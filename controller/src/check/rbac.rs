@@ -10,7 +10,8 @@ use super::kind::Kind;
 use super::read::Unread;
 use super::values::{items, name, text, texts};
 
-/// Namespaces, besides all namespaces at once, in which the manifests grant permissions to the controller.
+/// Namespaces in which RoleBindings of the manifests grant permissions to the controller. ClusterRoleBindings grant the
+/// permissions that apply in all namespaces.
 const NAMESPACES: [&str; 3] = [NAMESPACE, "default", "kube-system"];
 
 /// Permission for one verb of one resource.
@@ -19,9 +20,9 @@ pub(super) struct Permission<'v> {
     verb: &'v str,
     group: &'v str,
     resource: &'v str,
-    /// Name of the only object; `None` for all objects.
+    /// Name of the only object to which the permission applies (`resourceNames`); `None` if it applies to all objects.
     name: Option<&'v str>,
-    /// Namespace; empty for all namespaces.
+    /// Namespace in which the permission applies; empty if it applies in all namespaces.
     namespace: &'v str,
 }
 
@@ -65,7 +66,8 @@ pub(super) fn permissions_of<'v>(role: &'v Value, namespace: &'v str) -> Vec<Per
     all
 }
 
-/// A rule of a role, and the namespace in which the role is bound, which is empty for all namespaces.
+/// A rule of a role, and the namespace in which the role is bound. The namespace is empty if a ClusterRoleBinding binds
+/// the role in all namespaces.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BoundRule<'v> {
     rule: &'v Value,
@@ -83,7 +85,7 @@ impl<'v> BoundRule<'v> {
         let contains = |field: &str, value: &str| {
             texts(self.rule, field).iter().any(|one| *one == value || *one == "*")
         };
-        // `*/status` stands for this subresource of all resources.
+        // In a rule, `*/status` stands for the subresource `status` of all resources.
         let subresource = permission.resource.split_once('/').map(|(_, name)| format!("*/{name}"));
         let has_resource = contains("/resources", permission.resource)
             || subresource.is_some_and(|any| contains("/resources", &any));
@@ -130,16 +132,16 @@ fn bound_rules<'v>(
     named.flat_map(|role| BoundRule::all_of(role, namespace)).collect()
 }
 
-/// Returns true if the controller's ServiceAccount, or a group that it belongs to, is a subject of a binding in a
-/// namespace, which is empty for ClusterRoleBindings.
+/// Returns true if the controller's ServiceAccount, or a group to which it belongs, is a subject of the binding.
+/// `binding_namespace` is empty for a ClusterRoleBinding.
 fn is_bound(binding: &Value, binding_namespace: &str) -> bool {
     let (namespace, account) = CONTROLLER_SERVICE_ACCOUNT;
     items(binding, "/subjects").any(|subject| {
         let name = text(subject, "/name");
         match text(subject, "/kind") {
             "ServiceAccount" => {
-                // RBAC assumes the namespace of the binding for a subject without one. Current API servers refuse
-                // such a subject.
+                // For a subject without a namespace, RBAC assumes the namespace of the binding. Current API servers
+                // refuse such a subject.
                 let own = match text(subject, "/namespace") {
                     "" => binding_namespace,
                     own => own,

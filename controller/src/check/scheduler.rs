@@ -32,15 +32,16 @@ pub(super) const CHECKS: &[Check] = &[
     },
 ];
 
-/// The Lease, for evidence.
+/// Name of the Lease in the evidence of the checks.
 const LEASE: &str = "Lease kube-system/berth-scheduler";
 /// Option of the controller that enables the extender.
 const EXTENDER_OPTION: &str = "--extender-listen=";
-/// How to install the component.
+/// Command that installs the component `scheduler`.
 const INSTALL_COMMAND: &str = "kubectl apply -k deploy/overlays/scheduler";
 
 fn check_leader(input: &Input) -> Result<Outcome, Unread> {
-    // The component creates the Lease, without a holder.
+    // The manifests of the component contain the Lease, without a holder: if it does not exist, the component is not
+    // installed.
     if let Some(state) = input.lease(Election::Scheduler)? {
         return Ok(check_lease(Election::Scheduler, state));
     }
@@ -66,7 +67,7 @@ fn check_leader(input: &Input) -> Result<Outcome, Unread> {
         ));
     }
     Ok(Outcome::skip(
-        "the component scheduler is not installed, and no object has its schedulerName",
+        "the component scheduler is not installed, and no TenantCluster or instancetype has its schedulerName",
     )
     .with_evidence(LEASE, "does not exist"))
 }

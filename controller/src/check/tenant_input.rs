@@ -36,7 +36,6 @@ pub enum KubeconfigState {
     Unusable {
         /// Namespace and name of the Secret.
         secret: String,
-        /// The problem.
         problem: KubeconfigProblem,
     },
 }
@@ -53,10 +52,10 @@ pub enum KubeconfigProblem {
     /// The InfraConfig, which permits references to other namespaces, could not be read.
     #[error("InfraConfig: {0}")]
     ConfigUnread(ReadError),
-    /// The Secret has no such entry.
+    /// The Secret has no entry with this key.
     #[error("the Secret has no entry `{0}`")]
     NoEntry(String),
-    /// The kubeconfig is refused.
+    /// Berth refuses the kubeconfig, for example because it runs a program.
     #[error("{0}")]
     Refused(RefusedKubeconfig),
     /// The client of this machine cannot use the kubeconfig.

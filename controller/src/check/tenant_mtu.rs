@@ -21,8 +21,8 @@ pub(super) const CHECKS: &[Check] = &[Check {
     run: check_mtu,
 }];
 
-/// Tunnels between the nodes of a tenant cluster, and the bytes that they add to a packet if the addresses of the nodes
-/// are IPv4 and IPv6; docs/networks.md has the sources.
+/// Tunnels between the nodes of a tenant cluster: name, and overhead of a packet in bytes if the tunnel uses IPv4 and
+/// if it uses IPv6. docs/networks.md has the sources.
 const TUNNELS: [(&str, u64, u64); 5] = [
     ("VXLAN or Geneve", 50, 70),
     ("Geneve of OVN-Kubernetes", 58, 78),
@@ -50,18 +50,18 @@ fn check_mtu(input: &Input) -> Result<Outcome, Unread> {
     let limit = definition.map_or(network, |definition| definition.min(network));
     let outcome = if machines > limit {
         Outcome::warn(format!(
-            "machines have the MTU {machines}, and the network carries {limit} bytes: larger packets are lost; the pod \
-             network: at most {}",
+            "machines have the MTU {machines}, and the network carries {limit} bytes: larger packets are lost; MTU of \
+             the pod network: at most {}",
             pod_network_mtus(limit)
         ))
         .remedy(format!(
-            "remove spec.network.ipv4.mtu and ipv6.mtu, and mtu of InfraConfig's spec.addressPools, or set at most \
-             {limit}; or increase the MTU of switches, uplinks and spec.networks[].mtu: kubectl edit tenantcluster {}",
+            "remove spec.network.ipv4.mtu and ipv6.mtu, and mtu of InfraConfig's spec.addressPools, or set them to at \
+             most {limit}; or increase the MTU of switches, uplinks and spec.networks[].mtu: kubectl edit tenantcluster {}",
             tenant.name
         ))
     } else {
         Outcome::pass(format!(
-            "{machines}; the pod network: at most {}",
+            "{machines}; MTU of the pod network: at most {}",
             pod_network_mtus(machines)
         ))
     };
@@ -75,8 +75,8 @@ fn check_mtu(input: &Input) -> Result<Outcome, Unread> {
     Ok(outcome)
 }
 
-/// Returns the MTU that an address pool specifies, and its field: that of the spec or, if it has none, that of the prefix
-/// that the network has from a pool of InfraConfig.
+/// Returns the MTU of the machines for `pool` (`ipv4` or `ipv6`), with the name of the field that specifies it: the
+/// spec of the TenantCluster or, without an MTU there, its `status.prefixes`. `None` if neither specifies an MTU.
 fn pool_mtu(object: &Value, pool: &str) -> Option<(String, u64)> {
     let network = object.pointer(&format!("/spec/network/{pool}"))?;
     if let Some(mtu) = network.get("mtu").and_then(Value::as_u64) {
@@ -97,7 +97,8 @@ fn definition_mtu(definition: &Value) -> Option<u64> {
     config.get("mtu")?.as_u64()
 }
 
-/// Returns the largest MTU of the pods of a tenant cluster for each kind of tunnel, if its nodes have this MTU.
+/// Returns, for each kind of tunnel, the largest MTU of the pod network of a tenant cluster whose nodes have the MTU
+/// `machines`.
 fn pod_network_mtus(machines: u64) -> String {
     let one = |(tunnel, v4, v6): &(&str, u64, u64)| {
         let [v4, v6] = [v4, v6].map(|overhead| machines.saturating_sub(*overhead));
@@ -116,8 +117,8 @@ mod tests {
     use crate::check::tenant_input::{KubeconfigState, TenantInput};
     use crate::check::test_helpers::run_check;
 
-    /// Returns the outcome for a tenant with this spec of its network and status, whose NetworkAttachmentDefinition has
-    /// this configuration.
+    /// Returns the outcome for a TenantCluster with this `spec.network` and this status, whose
+    /// NetworkAttachmentDefinition has the CNI configuration `config`.
     fn outcome(network: Value, status: Value, config: &str) -> Outcome {
         let definition = Ok(json!({"spec": {"config": config}}));
         let tenant = TenantInput {
@@ -147,7 +148,8 @@ mod tests {
         let large = outcome(pools(4000), status(), r#"{"mtu": 1500}"#);
         assert_eq!(large.status, Status::Warn);
         assert!(large.message.contains("MTU 4000, and the network carries 1500"), "{large:?}");
-        let pods = "the pod network: at most 1450 with VXLAN or Geneve over IPv4 (1430 over IPv6)";
+        let pods =
+            "MTU of the pod network: at most 1450 with VXLAN or Geneve over IPv4 (1430 over IPv6)";
         assert!(large.message.contains(pods), "the limit of the network counts: {large:?}");
         assert_eq!(outcome(json!({}), status(), r#"{"mtu": 1400}"#).status, Status::Warn);
         assert_eq!(outcome(json!({}), json!({}), "").status, Status::Skip);

@@ -31,7 +31,8 @@ pub(crate) fn empty_cluster() -> Input {
     }
 }
 
-/// Replaces the objects of a kind. In lists of one namespace, the objects select the list by their namespace.
+/// Replaces the objects of a kind. Kinds that are listed by namespace have one list for each namespace, so each object
+/// is put into the list of its own namespace.
 pub(crate) fn with_objects(mut input: Input, kind: Kind, objects: &Value) -> Input {
     let objects = objects.as_array().cloned().unwrap_or_default();
     for (_, namespace) in LISTS.iter().filter(|(one, _)| *one == kind) {

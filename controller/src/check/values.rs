@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-/// Number of names in a message.
+/// Maximum number of names in a message.
 const SHOWN_NAMES: usize = 5;
 
 /// Returns the name of an object.

@@ -66,7 +66,7 @@ const LISTED_KINDS: [(&str, &str, &str, &str, bool); 16] = [
     ),
 ];
 
-/// Lists all objects that placement reads, with the kubeconfig at `path`. The drain of a host also reads
+/// Lists all objects that placement reads, with the kubeconfig at `path`. If `is_drain` is true, also lists
 /// MachineDeployments.
 ///
 /// # Errors

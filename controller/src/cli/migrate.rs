@@ -27,7 +27,7 @@ pub(super) fn format_migration(migration: &Migration) -> String {
         lines.extend(changed(after, before, '+'));
         let selected =
             if selected.is_empty() { "none in the input".to_owned() } else { selected.join(", ") };
-        lines.push(format!("    new machines that it selects: {selected}"));
+        lines.push(format!("    new machines that the Service selects: {selected}"));
     }
     for machine in machines {
         let (namespace, name, cluster) = (&machine.namespace, &machine.name, &machine.cluster);
@@ -61,7 +61,7 @@ fn patch_command(kind: &str, namespace: &str, name: &str) -> String {
     format!("  kubectl patch {kind} {name} -n {namespace} --type=merge -p")
 }
 
-/// Returns the part of a patch without the identity of the object.
+/// Returns the patch without the fields that identify the object, because `kubectl patch` names the object.
 fn patch_without_identity(patch: &Value) -> Value {
     json!({"spec": patch["spec"]})
 }
@@ -94,7 +94,7 @@ mod tests {
 Service cluster-xyz/a1, spec.selector:
   - cloud.kubevirt.io/xyz: \"true\"
   + cluster.x-k8s.io/cluster-name: \"xyz\"
-    new machines that it selects: web-1
+    new machines that the Service selects: web-1
 VirtualMachine cluster-xyz/old-1, spec.template.metadata.labels:
   + cluster.x-k8s.io/cluster-name: \"xyz\"
 

@@ -17,9 +17,9 @@ use berth_kubevirt_render::machines::{RenderOptions, RenderedMachine, render_mac
 /// Print the VirtualMachine that the controller would create for a MachineDeployment
 ///
 /// Prints one VirtualMachine for each MachineDeployment, regardless of its replicas, which differ only in their names.
-/// It needs no cluster, and gives the same result as the controller in a cluster. Options set the names that a cluster
-/// would generate; TenantCluster, InfraConfig, Secrets, ConfigMaps, StorageClasses, StorageProfiles and instance types
-/// are read from the same files.
+/// The command needs no cluster, and prints what the controller creates in a cluster. Options set the names that a
+/// cluster would generate; TenantCluster, InfraConfig, Secrets, ConfigMaps, StorageClasses, StorageProfiles and
+/// instance types are read from the same files.
 ///
 /// Problems are printed on standard error with the path of the field, and no VirtualMachine is printed for that
 /// MachineDeployment.

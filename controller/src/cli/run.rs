@@ -29,8 +29,8 @@ use crate::run::{self, Settings};
         Several replicas may run: one of them is elected leader by a Lease. On SIGTERM the leader releases the Lease, so \
         that another replica takes over at once.\n\n\
         With --extender-listen each replica is also the extender of a kube-scheduler named berth-scheduler in the same \
-        pod: on its HTTP requests it selects a host for a pod, reserves it, and binds the pod there. Only the extender of \
-        the scheduler that holds the scheduler's own Lease makes decisions.",
+        pod: it answers the scheduler's HTTP requests, selects a host for a pod, reserves resources there, and binds the \
+        pod. Only the extender of the scheduler that holds the scheduler's own Lease makes decisions.",
     after_help = "HTTP endpoints:\n  \
         /metrics  metrics for Prometheus (OpenMetrics)\n  /healthz  200 while the daemon makes progress\n  \
         /readyz   200 once all watched kinds, including those of the extender, are listed; \
@@ -58,8 +58,9 @@ pub(super) struct Arguments {
     /// that scheduler shares the loopback, as in a pod
     #[arg(long, value_name = "WHERE", default_value = "none")]
     extender_listen: ExtenderAddress,
-    /// NAMESPACE/NAME of the Lease of that kube-scheduler: the extender makes decisions only while the
-    /// holder of the Lease has its own host name. Empty if only one scheduler runs, without a Lease
+    /// NAMESPACE/NAME of the Lease of that kube-scheduler: the extender makes decisions only while the scheduler in its
+    /// own pod holds the Lease, that is, while the holder's identity begins with the host name of this pod. Empty if
+    /// only one scheduler runs, without a Lease
     #[arg(long, value_name = "LEASE", default_value = SCHEDULER_LEASE)]
     scheduler_lease: SchedulerLease,
     /// Seconds between reconciles of unchanged objects

@@ -1,5 +1,5 @@
-//! Cancels the evacuation of a machine: removes the requests and migrations that have not started to move the
-//! machine.
+//! Cancels the evacuation of a machine: removes its replacement request and its removal mark, and deletes the
+//! migrations that have not started to copy the VM.
 
 use super::machine::EvacuatingMachine;
 use super::migration::{MigrationPhase, name_prefix};
@@ -8,9 +8,9 @@ use crate::removal::mark::RemovalReason;
 /// Changes that cancel the evacuation of one machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cancellation {
-    /// True if the request of a replacement is removed.
+    /// True if the annotation that requests a replacement must be removed.
     pub removes_request: bool,
-    /// True if the mark for removal is removed. The machine then becomes schedulable again.
+    /// True if the removal mark must be removed. The Node of the machine then becomes schedulable again.
     pub removes_mark: bool,
     /// Names of the migrations to delete. Migrations that are already copying the VM continue.
     pub migrations: Vec<String>,

@@ -16,8 +16,8 @@ use crate::removal::mark::RemovalReason;
 /// Maximum number of live migrations from one host at the same time, the default of KubeVirt
 /// (`parallelOutboundMigrationsPerNode`).
 pub const MAX_MIGRATIONS_PER_HOST: usize = 2;
-/// Time for which a machine waits for its replacement before its removal may make the MachineDeployment lose
-/// `maxUnavailable` machines.
+/// Time for which a machine waits for its replacement. Afterwards it is removed without a replacement, if at most
+/// `maxUnavailable` machines of the MachineDeployment are then unavailable.
 pub const REPLACEMENT_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Namespace and name of a MachineDeployment, from the label of its machines.
@@ -99,8 +99,8 @@ fn may_migrate(one: &EvacuatingMachine) -> bool {
         && !one.machine.is_leaving()
 }
 
-/// Decides about each machine, in the order of `machines`. Each removal and each replacement request reduces the
-/// budget of the machines that follow.
+/// Decides about each machine, in the order of `machines`. Each removal and each replacement request reduces the budget
+/// (`maxUnavailable`, `maxSurge`) for the machines that follow.
 #[must_use]
 pub fn decide(
     host: &str,

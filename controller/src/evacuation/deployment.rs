@@ -72,13 +72,13 @@ impl DeploymentState {
         u32::try_from(self.requested.len()).unwrap_or(u32::MAX) < self.limits.max_surge
     }
 
-    /// Returns true if replacements are created in advance.
+    /// Returns true if replacements are created before the machines are removed (`maxSurge` is above 0).
     #[must_use]
     pub const fn has_surge(&self) -> bool {
         self.limits.max_surge > 0
     }
 
-    /// Returns true if machines may be unavailable during a replacement.
+    /// Returns true if machines may be unavailable during a replacement (`maxUnavailable` is above 0).
     #[must_use]
     pub const fn has_budget(&self) -> bool {
         self.limits.max_unavailable > 0

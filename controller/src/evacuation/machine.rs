@@ -19,13 +19,13 @@ pub const EXTERNAL_STRATEGY: &str = "External";
 pub struct Machine {
     /// Field `metadata.name`.
     pub name: String,
-    /// Reason of the mark for removal.
+    /// Reason in the removal mark; `None` if the machine has no mark.
     pub removal: Option<RemovalReason>,
     /// Report of the removal; `None` if it is not known yet.
     pub removal_report: Option<RemovalReport>,
     /// True if the object is being deleted.
     pub is_deleting: bool,
-    /// Time at which the replacement was requested.
+    /// Time at which the replacement was requested; `None` if it was not requested.
     pub replacement_since: Option<Timestamp>,
     /// True if its MachineDeployment counts the machine as ready.
     pub is_ready: bool,

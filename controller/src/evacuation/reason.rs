@@ -16,7 +16,7 @@ const MAX_REFUSALS: usize = 3;
 pub enum ReplacementCause {
     /// The condition LiveMigratable of the VirtualMachineInstance is not true; the text is its message.
     NotMigratable(String),
-    /// No other host fits. Each entry has a reason and the number of hosts that refuse the VM for it.
+    /// No other host fits. Each entry has a reason and the number of hosts that refuse the VM for this reason.
     NoHostFits(Vec<(String, usize)>),
     /// Several migrations have failed.
     MigrationsFailed,

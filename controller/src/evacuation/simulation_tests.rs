@@ -15,7 +15,7 @@ use super::migration::{Migration, MigrationPhase};
 use crate::removal::mark::RemovalReason;
 
 const HOST: &str = "a";
-/// Steps of a simulation in which nothing is interrupted and no migration fails.
+/// Number of steps at the end of a simulation, in which the controller is not interrupted and no migration fails.
 const QUIET_STEPS: usize = 120;
 
 /// Random choices of one step.

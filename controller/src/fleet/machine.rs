@@ -17,7 +17,7 @@ pub struct FleetMachine {
     pub should_run: bool,
     /// Message of the condition LiveMigratable if Berth moves the VM from a drained host, but cannot migrate it.
     pub migration_obstacle: Option<String>,
-    /// True if its instance has the eviction strategy of VMs that Berth moves.
+    /// True if the eviction strategy of the machine's instance is `External`: Berth moves the VM during a drain.
     pub is_external: bool,
     /// True if the machine belongs to a MachineDeployment that Berth reconciles. If the input lacks the
     /// VirtualMachine, the label of the instance decides.

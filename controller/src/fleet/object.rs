@@ -37,7 +37,8 @@ pub(super) enum FleetObject {
     /// A MachineDeployment, or its problem if it is invalid, and the fields that decide how its existing machines
     /// leave a drained host.
     Deployment(Box<Result<MachineDeployment, Problem>>, Value),
-    /// The fields of a MachineDeployment in a live cluster, whose missing machines are not planned.
+    /// A MachineDeployment of a live cluster, reduced to the fields that decide how its machines leave a drained host.
+    /// Its missing machines are not planned.
     DeploymentFields(Value),
     Tenant(String, Box<TenantCluster>),
     Config(Box<InfraConfig>),
@@ -54,7 +55,7 @@ impl FleetItem {
         Self { object: parse_object(&location, object), location }
     }
 
-    /// Reads a MachineDeployment of a cluster. Its missing machines are not planned.
+    /// Converts a MachineDeployment of a live cluster. Its missing machines are not planned.
     #[must_use]
     pub(crate) fn from_cluster_deployment(found: &InputObject) -> Self {
         let fields = deployment_fields(&found.object);
@@ -145,8 +146,8 @@ fn parse_machine(kind: &'static str, object: Value) -> Result<FleetObject, Probl
     })))
 }
 
-/// Returns true if a MachineDeployment owns the VirtualMachine. If both are in different namespaces, an annotation
-/// names the MachineDeployment.
+/// Returns true if a MachineDeployment owns the VirtualMachine. If the two are in different namespaces, an annotation
+/// of the VirtualMachine names the MachineDeployment.
 fn has_deployment(machine: &Value) -> bool {
     let owner = controller_reference(machine);
     let annotations = machine.pointer("/metadata/annotations");

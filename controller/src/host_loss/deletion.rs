@@ -21,7 +21,8 @@ pub enum HostOfMachine<'n> {
     Node(&'n Node),
 }
 
-/// Returns true if a marked machine, and before it its Node in the tenant's cluster, may be deleted.
+/// Returns true if a marked machine may be deleted. Its Node in the tenant's cluster is deleted before it, and only if
+/// this function returns true.
 ///
 /// Machines that are removed for another reason than the loss of their host may always be deleted. For a lost host
 /// there must be proof that the VM does not run, or that a kubelet ends it: the VM is on no host, the Node is ready,

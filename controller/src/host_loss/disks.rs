@@ -11,7 +11,7 @@ const DISPOSABLE_SOURCES: [&str; 11] = [
     "downwardAPI",
     "downwardMetrics",
     "emptyDisk",
-    // A temporary overlay on a read-only claim.
+    // A temporary overlay on a PersistentVolumeClaim that is only read.
     "ephemeral",
     "secret",
     "serviceAccount",
@@ -22,7 +22,7 @@ const DISPOSABLE_SOURCES: [&str; 11] = [
 const IMAGE_SOURCES: [&str; 6] = ["http", "registry", "pvc", "snapshot", "s3", "gcs"];
 
 /// Returns the names of the volumes of a VirtualMachine whose content would be missing in a replacement. `name` is the
-/// name of the VirtualMachine, and `vm` its content. Any volume that is not known to be disposable is a data disk.
+/// name of the VirtualMachine, and `vm` the whole object. Any volume that is not known to be disposable is a data disk.
 ///
 /// The root disk is disposable: a DataVolume with the name of the machine, which the machine's own template creates
 /// from an image. Hotplugged volumes are not data disks, because the tenant's CSI driver attached them: the tenant's

@@ -29,13 +29,14 @@ impl HostEvidence {
         })
     }
 
-    /// Returns true if at least one source reports that the host is away.
+    /// Returns true if the Node is not ready or the agent is unresponsive.
     #[must_use]
     pub const fn is_away(&self) -> bool {
         self.not_ready_since.is_some() || self.unresponsive_since.is_some()
     }
 
-    /// Returns the time since which both sources report that the host is away; `None` if one of them does not.
+    /// Returns the time since which the Node is not ready and the agent is unresponsive; `None` if the Node is ready or
+    /// the agent is responsive.
     #[must_use]
     pub fn down_since(&self) -> Option<Timestamp> {
         Some(self.not_ready_since?.max(self.unresponsive_since?))
@@ -53,8 +54,8 @@ fn not_ready_since(node: &Node) -> Option<Timestamp> {
     (status != "True").then_some(since)
 }
 
-/// Returns the status of the condition Ready, and its transition time. A condition without a time has the latest
-/// possible time, so that only the controller's own observation counts.
+/// Returns the status of the condition Ready, and its transition time. A condition without a time is treated as if it
+/// had changed at the latest possible time, so that only the controller's own observation counts.
 fn ready_condition(node: &Node) -> Option<(&str, Timestamp)> {
     let mut all = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
     let ready = all.find(|one| one.type_ == "Ready")?;

@@ -17,7 +17,7 @@ pub struct MachineHost {
 }
 
 impl MachineHost {
-    /// Reads the host from a VirtualMachineInstance; `None` if it is on no host, or has ended.
+    /// Reads the host of a VM from its VirtualMachineInstance; `None` if the VM is on no host, or has ended.
     #[must_use]
     pub fn of_instance(instance: &Value) -> Option<Self> {
         let status = &instance["status"];

@@ -1,16 +1,15 @@
 //! Time for which a host has been down.
 //!
-//! Times in objects are written by other programs, whose clocks may be wrong, and the clock of this program may jump.
-//! Therefore they are used only for a host that was down before this process became the leader, and are read once.
-//! All other times are measured with a monotonic clock, and each host is observed for a minimum time before its
-//! machines are replaced.
+//! Times in objects are written by other programs, whose clocks may be wrong, and the wall clock of this program may
+//! jump. Therefore times in objects are used only for a host that was down before this process became the leader, and
+//! are read once. All other times are measured with a monotonic clock, and each host is observed for a minimum time
+//! before its machines are replaced.
 
 use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
 
-/// Minimum time for which this leader observes a host before its machines are replaced. If `replaceAfter` is shorter,
-/// it is the minimum.
+/// Time for which this leader observes a host before its machines are replaced, unless `replaceAfter` is shorter.
 pub const MIN_OBSERVATION: Duration = Duration::from_secs(60);
 
 /// Observation of a host that is down. The times are those of a monotonic clock.
@@ -29,7 +28,7 @@ impl Observation {
     }
 
     /// Starts the observation of a host that was down when this process became the leader, since `down_since` according
-    /// to its objects. `now` is the time of this program's clock.
+    /// to its objects. `now` is the current time of this machine's wall clock.
     #[must_use]
     pub fn resume(clock: Duration, down_since: Timestamp, now: Timestamp) -> Self {
         let before = now.as_second().saturating_sub(down_since.as_second());
@@ -37,8 +36,8 @@ impl Observation {
         Self { started_at: clock, before: Duration::from_secs(before) }
     }
 
-    /// Returns the time until the host has been down for `limit` and has been observed for the minimum time; zero if
-    /// both times have passed.
+    /// Returns the time until the host has been down for `limit`, and has been observed for [`MIN_OBSERVATION`] or
+    /// `limit`, whichever is shorter; zero if both times have passed.
     #[must_use]
     pub fn remaining(&self, limit: Duration, clock: Duration) -> Duration {
         let observed = clock.saturating_sub(self.started_at);

@@ -17,7 +17,7 @@ pub struct StormLimit {
 }
 
 impl StormLimit {
-    /// Restores the state of the previous leader: true if the limit was exceeded.
+    /// Restores the state of the limit from the previous leader.
     #[must_use]
     pub const fn resume(is_exceeded: bool) -> Self {
         Self { is_exceeded }

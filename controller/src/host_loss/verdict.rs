@@ -12,9 +12,9 @@ use crate::tenants::fault::join_names_limited;
 /// What happens to a machine on a lost host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The machine is to be marked, and is then replaced.
+    /// The machine is to be marked for removal. Its MachineDeployment then replaces it.
     Replace,
-    /// The machine has the mark.
+    /// The machine already has the removal mark.
     Replaced,
     /// The machine waits for its host.
     Waits(WaitReason),

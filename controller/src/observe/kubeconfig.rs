@@ -35,8 +35,9 @@ pub(super) async fn create_client(
     UntrustedClient::new(&config, policy, slots, guard).map_err(|_| KubeconfigProblem::NoClient)
 }
 
-/// Returns the policy for addresses of tenants' API servers. `own` is the infra API server that this machine uses. The
-/// Service and the Endpoints may be unreadable for the user; the policy then refuses fewer addresses than the controller.
+/// Returns the policy for addresses of tenants' API servers. `own` is the host and port of the infra API server in this
+/// machine's kubeconfig. If the user may not read the Service and the Endpoints of the infra API server, the policy
+/// refuses fewer addresses than that of the controller.
 pub(super) async fn address_policy(client: &Client, own: &(String, u16)) -> AddressPolicy {
     let (namespace, name) = API_SERVER;
     let services: Api<Service> = Api::namespaced(client.clone(), namespace);
