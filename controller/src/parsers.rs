@@ -115,7 +115,7 @@ fn parse_tenant_nodes(bytes: &[u8]) {
         }
         black_box(store.handle(event, CONTROLLER_FIELD_MANAGER));
     }
-    // Each Node may belong to the machine with the same name.
+    // Assumes a machine with the name of each Node.
     let host = Some("host".to_owned());
     let machines: BTreeMap<_, _> =
         store.nodes().keys().map(|name| (name.clone(), host.clone())).collect();

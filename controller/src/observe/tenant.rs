@@ -25,7 +25,7 @@ const MAX_ANSWER_LENGTH: usize = 1 << 16;
 /// Largest number of characters of a version that a tenant's API server returns.
 const MAX_VERSION_LENGTH: usize = 40;
 
-/// Reads the objects of a tenant. `server` is the infra API server.
+/// Reads the objects of a tenant. `server` is the host and port of the infra API server.
 pub(super) async fn observe_tenant(
     client: &Client,
     server: &(String, u16),
@@ -141,7 +141,7 @@ async fn observe_kubeconfig(
 fn check_permission(reference: &KubeconfigSecret, lists: &Lists) -> Result<(), KubeconfigProblem> {
     let config = match infra_config(lists) {
         Ok(config) => config,
-        // The InfraConfig is needed only for other namespaces.
+        // The InfraConfig is needed only if the Secret is not in the tenant's own namespace.
         Err(_) if reference.is_own() => InfraConfigSpec::default(),
         Err(error) => return Err(KubeconfigProblem::ConfigUnread(error)),
     };

@@ -1,5 +1,5 @@
-//! Forecast of what the controller reports about the machines of a host that is drained. It is the decision of the
-//! controller ([`crate::evacuation::decide`]) about all of them at once, before the first step.
+//! Forecast of the reasons that the controller reports for the machines of a drained host, computed by
+//! [`crate::evacuation::decide`] for all these machines at once, as at the start of the drain.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,8 @@ pub struct DrainDecision {
     pub is_blocked: bool,
 }
 
-/// Decides about the machines of a host. `targets` are the hosts on which they fit, by namespace and name.
+/// Decides about the machines of a host. `targets` has the host on which each machine fits, by namespace and name of
+/// the machine.
 pub(super) fn forecast(
     fleet: &Fleet,
     host: &str,
@@ -55,8 +56,8 @@ pub(super) fn forecast(
         .collect()
 }
 
-/// Returns true if the decision is not in another list of the result, and does not depend on objects that the input
-/// does not contain.
+/// Returns true if the plan must show the decision: it is not in another list of `DrainResult`, and does not depend on
+/// objects that the input does not contain.
 const fn is_forecast(reason: &EvacuationReason) -> bool {
     match reason {
         EvacuationReason::WaitingForReplacement(_)
@@ -84,7 +85,8 @@ fn evacuating_machine(fleet: &Fleet, one: &FleetMachine) -> EvacuatingMachine {
     }
 }
 
-/// Returns the machine with the readiness that its MachineDeployment counts. The Nodes of tenants are not known.
+/// Returns the machine with `is_ready` as its MachineDeployment would count it. The input does not contain the Nodes of
+/// tenants' clusters.
 fn counted_machine(fleet: &Fleet, one: &FleetMachine) -> Machine {
     let mut machine = one.drain.machine.clone();
     let tenant = one.machine.namespace.strip_prefix(TENANT_PREFIX);

@@ -23,7 +23,8 @@ pub struct PlacedVm {
     /// Exclusive CPUs that the kubelet would allocate to the VM now, as a CPU list.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub cpus: String,
-    /// For a control-plane VM: the topology domain of the host, with the VMs and the points before the placement.
+    /// For a control-plane VM: the topology domain of the host, with the domain's number of control-plane VMs and
+    /// points before the placement.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spread: Option<ControlPlaneDomain>,
 }

@@ -10,7 +10,7 @@ use serde::Serialize;
 pub struct ControlPlanes {
     /// Key of the label whose values are the domains.
     pub topology_key: String,
-    /// Penalty for each VM that a domain has more than the domain with the fewest VMs; 0 if VMs are not spread.
+    /// Penalty in points for each VM by which a domain exceeds the domain with the fewest VMs; 0 if VMs are not spread.
     pub points_per_vm: u32,
     /// Domains by name.
     pub domains: Vec<ControlPlaneDomain>,

@@ -37,7 +37,7 @@ pub struct ResolvedProfiles {
 pub struct ProfileOutcome {
     /// Number of hosts that have an InfraNode and to which the profile is applied.
     pub hosts: u32,
-    /// Other profiles with the same priority, each with the Nodes that this profile selects too.
+    /// Other profiles with the same priority, each with the Nodes that both profiles select.
     pub ties: BTreeMap<String, BTreeSet<String>>,
 }
 

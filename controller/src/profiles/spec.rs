@@ -150,7 +150,7 @@ fn spec_with_refreshed_peers(
         if let Some(peers) = network.pointer_mut("/vxlan/peers") {
             let (_, others) = resolved.tunnel_endpoints(&name, host);
             let known = live_network.vxlan.iter().flat_map(|vxlan| &vxlan.peers);
-            // If no other endpoint is known, which may be temporary, the current peers remain.
+            // If no other host's endpoint is known, which may be temporary, the current peers remain.
             let endpoints = if others.is_empty() { known.copied().collect() } else { others };
             *peers = serde_json::to_value(endpoints).unwrap_or_default();
         }

@@ -62,7 +62,8 @@ fn tenant_network(
         | NetworkScenario::SriovVf => (Some(status.vlan?), None),
     };
     let name = format!("{TENANT_PREFIX}{}", tenant.metadata.name.as_deref()?);
-    // If the agents do not answer the machines of a tenant, one of its VMs may be its DHCP server.
+    // The DHCP guard is enabled only if the agents answer the DHCP requests of the tenant's machines. Otherwise one of
+    // the tenant's VMs may be its DHCP server.
     let dhcp_guard = desired.is_served_by_agents().then_some(true);
     let ready_hosts_only = desired.ready_hosts_only.filter(|only| *only);
     let network = desired.name.clone();

@@ -1,5 +1,5 @@
-//! Answers to requests of the eviction API. Of the text of a tenant's API server, messages contain only the name of a
-//! PodDisruptionBudget and the explanation of a refusal.
+//! Answers of tenants' API servers to requests of the eviction API. Messages contain no text of these answers, except
+//! for the name of a PodDisruptionBudget and the explanation of a refusal.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ const BUDGET_CAUSE: &str = "DisruptionBudget";
 /// Beginning of the message, before the name of the PodDisruptionBudget, since Kubernetes 1.8
 /// (`pkg/registry/core/pod/storage/eviction.go`).
 const BUDGET_MESSAGE_PREFIX: &str = "The disruption budget ";
-/// Largest number of causes that are read.
+/// Maximum number of causes of an answer that are read.
 const MAX_CAUSES: usize = 16;
 
 /// Result of the eviction of a pod.

@@ -1,9 +1,9 @@
-//! Ends of the grace periods of a Node's pods, computed from the time at which the deletion of each pod was first
-//! seen. After a restart, the grace periods begin again, which only prolongs the wait.
+//! Ends of the grace periods of a Node's pods, computed from the time at which the deletion of each pod was first seen.
+//! After a restart, the grace periods begin again, which only prolongs the wait.
 //!
-//! Tenants choose the number of their pods, so all machines together have a limit. Beyond it, the grace period of a pod
-//! begins again with each list of pods: the machine waits until the pod has stopped or until its time limit, and its Node
-//! is never deleted earlier.
+//! Tenants choose the number of their pods, so the number of stored ends is limited for all machines together. A pod
+//! beyond the limit begins its grace period again with each list of pods: the machine waits until the pod has stopped
+//! or until its own time limit, and its Node is never deleted earlier.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -12,10 +12,10 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::pod::DrainPod;
 
-/// Largest number of ends that are stored for all machines together. They need less than 5 MB.
+/// Maximum number of ends of grace periods that are stored for all machines together. They need less than 5 MB.
 const MAX_ENDS: usize = 100_000;
-/// Number of all ends up to which a tenant may exceed its share. The share is this number divided by the number of
-/// tenants.
+/// Half of the stored ends are divided equally among the tenants. A tenant may exceed its share as long as fewer ends
+/// than this are stored in total.
 const SHARED_ENDS: usize = MAX_ENDS / 2;
 
 /// Ends of the grace periods of all machines, by namespace and name of the machine.
@@ -42,12 +42,12 @@ impl GracePeriodTable {
         }
     }
 
-    /// Removes the ends of a machine.
+    /// Removes the stored ends of the grace periods of a machine's pods.
     pub fn remove(&mut self, namespace: &str, name: &str) {
         self.machines.remove(&(namespace.to_owned(), name.to_owned()));
     }
 
-    /// Returns the number of ends that a further machine of a tenant may have.
+    /// Returns the maximum number of ends that may be stored for one more machine of a tenant.
     fn limit(&self, namespace: &str) -> usize {
         let (mut total, mut own, mut tenants, mut last) = (0_usize, 0_usize, 1_usize, None);
         for ((other, _), periods) in &self.machines {
@@ -120,7 +120,8 @@ mod tests {
         assert_eq!(update(&[("a", Some(90))]), (vec![Some(90)], false));
         assert_eq!(update(&[]), (vec![], true));
     }
-    /// Lists pods of a machine whose grace periods end at this time. Returns the end of the last one.
+    /// Updates the table with `count` pods of a machine whose grace periods end at `end`. Returns the stored end of the
+    /// last pod.
     fn list(
         table: &mut GracePeriodTable,
         (tenant, machine): (&str, usize),

@@ -1,8 +1,8 @@
-//! Begins the time limit of a drain again when the lost host of the machine is back. The host may have been away for
-//! longer than the time limit, but its VM may still run, so the Node is drained before it is deleted.
+//! Restarts the time limit of a drain when the lost host of the machine is back. The host may have been away for longer
+//! than the time limit, but its VM may still run, so the Node is drained before it is deleted.
 //!
-//! If the host is lost and returns several times, the time limit is suspended while it is away: the times for which
-//! it was back are added up. So a flapping host cannot prolong the drain without a limit.
+//! If the host is lost and returns several times, only the times for which the host was back count towards the time
+//! limit, in total. So a host that flaps cannot prolong the drain without a limit.
 
 use berth_api::Time;
 use berth_api::names::{HOST_LOST_AGAIN_ANNOTATION, HOST_RETURNED_ANNOTATION};
@@ -13,9 +13,9 @@ use serde_json::{Value, json};
 
 use super::mark::{RemovalMark, RemovalReason};
 
-/// Returns the merge patch that records the state of a machine's host; `None` if it is recorded, or if the host was
-/// not lost. The annotations are part of the VirtualMachine, so a restart of the controller does not restart the time
-/// limit.
+/// Returns the merge patch that records the state of a machine's host; `None` if this state is already recorded, or if
+/// the host was not lost. The annotations are part of the VirtualMachine, so a restart of the controller does not
+/// restart the time limit.
 ///
 /// `is_host_lost` is true if it is unknown whether the VM still runs. `is_host_ready` is true if the VM is on a host
 /// whose kubelet is ready.
@@ -48,9 +48,9 @@ pub fn record_patch(
     Some(patch)
 }
 
-/// Returns the part of the time limit that had passed when the host was lost again. It is zero at the first return,
-/// and if the annotation is malformed, older than the mark, or later than `now`: the host may have been away since any
-/// time before `now`.
+/// Returns the part of the time limit that had passed when the host was lost again. Returns zero at the first return of
+/// the host, and if the annotation is malformed, older than the mark, or later than `now`: in these cases the host may
+/// have been away since any time before `now`.
 fn waited_time(machine: &DynamicObject, removal: &RemovalMark, now: Timestamp) -> SignedDuration {
     let lost_again = machine.annotations().get(HOST_LOST_AGAIN_ANNOTATION);
     let lost_again = lost_again.and_then(|text| text.parse::<Timestamp>().ok());

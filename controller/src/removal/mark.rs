@@ -136,7 +136,8 @@ impl RemovalMark {
 }
 
 impl ParsedMark {
-    /// Reads the mark of a machine. A machine with the annotation of the reason has a mark, whatever its value is.
+    /// Reads the mark of a machine. A machine has a mark if it has the annotation of the reason, even with a malformed
+    /// value.
     #[must_use]
     pub fn read(machine: &DynamicObject, now: Timestamp) -> Self {
         let Some(reason) = machine.annotations().get(REMOVAL_ANNOTATION) else {

@@ -18,8 +18,8 @@ use super::pod::DrainPod;
 
 /// Largest number of evictions in one step.
 const MAX_EVICTIONS: usize = 50;
-/// Time after the end of a pod's grace period after which the drain no longer waits for the pod if its Node is not
-/// ready: the kubelet will not report that the pod has ended.
+/// If a Node is not ready, the drain waits for a pod until this time after the end of the pod's grace period, because
+/// the kubelet will not report that the pod has ended.
 const UNREADY_POD_TIMEOUT: SignedDuration = SignedDuration::from_mins(5);
 
 /// Outcomes of the evictions that were tried since the pods were listed the first time, by the pod's UID.
@@ -28,11 +28,11 @@ pub type EvictionOutcomes = BTreeMap<String, EvictionOutcome>;
 /// State from which the next step is computed.
 #[derive(Clone, Copy, Debug)]
 pub struct RemovalState<'a> {
-    /// The mark.
+    /// Removal mark of the machine.
     pub removal: RemovalMark,
     /// Current time.
     pub now: Timestamp,
-    /// Time at which the drain ends.
+    /// Time after which the machine is deleted even if the drain is not complete.
     pub deadline: Timestamp,
     /// State of the tenant's cluster.
     pub tenant: TenantState,
@@ -61,7 +61,7 @@ pub enum TenantState {
     Unknown(ConditionReason),
     /// The machine has no Node.
     NoNode {
-        /// True if a read from the tenant's API server has confirmed this. The watch may be delayed.
+        /// True if a read from the tenant's API server has confirmed that there is no Node. The watch may be delayed.
         is_confirmed: bool,
     },
     /// The machine has a Node.
@@ -138,7 +138,7 @@ pub fn next_step<'a>(state: &RemovalState<'a>) -> Step<'a> {
             let outcome = if is_late { late_outcome } else { RemovalOutcome::Drained };
             let delete =
                 if is_confirmed { Step::DeleteMachine(outcome) } else { Step::ConfirmNoNode };
-            // VolumeAttachments outlive their Node if another controller deletes it.
+            // If another controller deletes the Node, its VolumeAttachments remain for a while.
             return if is_late { delete } else { wait_for_volumes(state.volume_count, delete) };
         }
         (TenantState::Node { is_cordoned, is_ready }, None) => (is_cordoned, is_ready),

@@ -160,7 +160,7 @@ proptest! {
         let (mut is_confirmed, mut late) = (false, 0..late);
         let mut outcomes = EvictionOutcomes::new();
         for (now, fault) in (1000_i64..).zip(faults) {
-            // A restart, or the wait between two rounds.
+            // A restart of the controller, or the wait between two reconciles.
             if fault == 0 || fault == 1 {
                 (listed, volume_count) = (None, None);
                 outcomes.clear();

@@ -10,7 +10,7 @@ use crate::tenant_object::is_valid_name;
 
 /// Largest number of owners of a pod that are read.
 const MAX_OWNERS: usize = 16;
-/// Largest length of a UID in bytes; the API server writes UUIDs of 36.
+/// Largest length of a UID in bytes; the API server writes UUIDs of 36 bytes.
 const MAX_UID_LENGTH: usize = 64;
 /// Kind of the owner whose pods are skipped: its controller creates them again on the same Node.
 const DAEMON_SET: &str = "DaemonSet";

@@ -8,8 +8,9 @@ use serde_json::{Map, Value, json};
 
 use super::mark::RemovalReason;
 
-/// Returns the reason of a removal that has begun to delete the Node of its machine; `None` if it has not. Such a removal
-/// cannot be cancelled: without its Node, the machine would stay unready for ever.
+/// Returns the reason of a removal that has begun to delete the Node of its machine; `None` if the deletion of the Node
+/// has not begun. A removal that has begun cannot be cancelled: without its Node, the machine would stay unready for
+/// ever.
 #[must_use]
 pub fn reason_of_begun_deletion(machine: &DynamicObject) -> Option<RemovalReason> {
     let reason = machine.annotations().get(NODE_DELETION_ANNOTATION)?;

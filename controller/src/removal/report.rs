@@ -15,9 +15,9 @@ const MAX_MACHINES: usize = 16;
 pub struct RemovalReport {
     /// Reason of the condition.
     pub reason: ConditionReason,
-    /// The mark.
+    /// Removal mark of the machine.
     pub removal: RemovalMark,
-    /// Time at which the drain ends.
+    /// Time after which the machine is deleted even if the drain is not complete.
     pub deadline: Timestamp,
     /// What the machine waits for.
     pub message: String,

@@ -30,7 +30,8 @@ pub enum TimeoutLimit {
 }
 
 impl TimeoutLimit {
-    /// Returns the limit of the last valid InfraConfig. `is_malformed`: the InfraConfig that exists cannot be parsed.
+    /// Returns the limit of the last valid InfraConfig. `is_malformed` is true if the current InfraConfig cannot be
+    /// parsed.
     #[must_use]
     pub fn new(last_valid: Option<&InfraConfigSpec>, is_malformed: bool) -> Self {
         match last_valid {

@@ -23,7 +23,7 @@ pub struct AddressStore {
 }
 
 impl AddressStore {
-    /// Starts the watch and the update of the index, each as one of `tasks`.
+    /// Starts two tasks in `tasks`: one watches the claims, and one updates the index.
     pub fn start(client: &Client, tasks: &mut JoinSet<()>, health: &Arc<WatchHealth>) -> Self {
         let informer = Informer::start(client, tasks, health, trim_claim);
         let mut changes = informer.subscribe();

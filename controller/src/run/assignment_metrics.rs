@@ -133,7 +133,7 @@ impl AssignmentMetrics {
         );
         r.register(
             "berth_assignment_zones_with_room",
-            "Zones with at least this number of free pinnable CPUs",
+            "Zones that have at least as many free pinnable CPUs as the label cpus",
             this.zones_with_room.clone(),
         );
         r.register(
@@ -143,7 +143,7 @@ impl AssignmentMetrics {
         );
         r.register(
             "berth_assignment_counting_seconds",
-            "Time to count the objects of the last list, without the time to receive the list",
+            "Time to add the objects of the last list to the extender's state, without the time to receive the list",
             this.count_seconds.clone(),
         );
         r.register(
@@ -174,7 +174,7 @@ impl AssignmentMetrics {
         self.wakes.inc();
     }
 
-    /// Records how long the extender took to count all hosts or all pods after a list.
+    /// Records how long the extender took to add all hosts or all pods of a list to its state.
     pub(super) fn record_count_time(&self, kind: &'static str, took: Duration) {
         self.count_seconds.get_or_create(&KindLabels { kind }).set(took.as_secs_f64());
     }

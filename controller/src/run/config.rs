@@ -44,8 +44,8 @@ pub(super) async fn run(context: Arc<Context>) {
                     None => return,
                 },
                 () = context.host_networks_changed.notified() => {}
-                // A new claim can conflict with a claim of another tenant on a second network, if both networks may
-                // share a wire.
+                // A new claim can conflict with another tenant's claim on a second network, if both networks may be on
+                // the same segment.
                 change = claims.recv() => if change.is_none() { return },
             }
         }

@@ -11,8 +11,8 @@ use super::packed_content::pack_content;
 use crate::api_resource::api_resource;
 use berth_runtime::watch::{OptionalInformer, OptionalKind};
 
-/// VirtualMachineInstances of MachineDeployments. Their packed content has the phase, the condition Ready and the
-/// hosts. For instances that must leave their host, it also has the condition LiveMigratable and the eviction strategy.
+/// VirtualMachineInstances of MachineDeployments. The store keeps only the phase, the condition Ready and the hosts of
+/// each instance and, if the instance must leave its host, the condition LiveMigratable and the eviction strategy.
 #[derive(Clone)]
 pub struct MachineInstances {
     informer: OptionalInformer,

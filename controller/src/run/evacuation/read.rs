@@ -93,7 +93,8 @@ impl Evacuator {
         let names: Vec<String> = objects.iter().map(|object| object.name_any()).collect();
         let EvacuationInformers { tenants, connections, .. } = &self.informers;
         let each = names.iter().map(String::as_str);
-        // With `NotReady`, a machine whose Node exceeds the limits of the store would be removed at once.
+        // The store omits Nodes that exceed its limits. With `NotReady`, the machines of these Nodes would be removed
+        // at once.
         let omitted = NodeReadiness::Unknown;
         let nodes = find_node_readiness(tenants, connections, namespace, each, omitted);
         let nodes: BTreeMap<String, NodeReadiness> = names.into_iter().zip(nodes).collect();

@@ -95,7 +95,7 @@ async fn watch_and_rebuild(service: Arc<ExtenderService>, shared: ExtenderInform
         watches.spawn(pods::watch_pods(Arc::clone(&service)));
         tokio::select! {
             () = tick_until_rebuild(&service) => {}
-            // No watch ends in normal operation. The program then exits.
+            // A watch ends only because of a bug. Then the task returns, and the program exits.
             _ = watches.join_next() => return,
         }
         service.readiness_gate.mark_all_unlisted();

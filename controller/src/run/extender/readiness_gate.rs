@@ -92,8 +92,8 @@ impl ReadinessGate {
         }
     }
 
-    /// Returns a receiver that is notified of changes. The caller must create it before the check that may fail, so
-    /// that no change is missed.
+    /// Returns a receiver that is notified of changes of the state. A caller must create the receiver before it checks
+    /// the state, so that it misses no change.
     pub(super) fn subscribe(&self) -> watch::Receiver<()> {
         self.change_sender.subscribe()
     }

@@ -43,8 +43,9 @@ pub(super) async fn read_pending_volumes(service: &Arc<ExtenderService>) {
     service.extender().set_pending_vms(vms, volumes);
 }
 
-/// Returns the node selector of a claim's volume. For a volume that is not provisioned yet, returns a selector of the
-/// node that was selected for the claim. Returns `None` if there is neither, or if the claim does not exist.
+/// Returns the node selector of the volume of a PersistentVolumeClaim (PVC). For a volume that is not provisioned yet,
+/// returns a selector of the node that was selected for the PVC. Returns `None` if there is neither a volume nor a
+/// selected node, or if the PVC does not exist.
 async fn read_node_selector(
     client: &Client,
     (namespace, name): &VolumeClaimKey,

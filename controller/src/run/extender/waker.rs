@@ -16,13 +16,13 @@ use serde_json::json;
 use super::service::ExtenderService;
 use crate::run::api_requests::patch_params;
 
-/// Time for which changes are collected before a round of Node updates, so that many changes lead to one round.
+/// Time for which changes are collected before Nodes are patched, so that many changes lead to one round of patches.
 const DEBOUNCE: Duration = Duration::from_millis(20);
-/// Minimum interval between rounds of Node updates.
+/// Minimum interval between two rounds. In a round, up to [`MAX_NODES_PER_ROUND`] Nodes are patched.
 const ROUND_INTERVAL: Duration = Duration::from_millis(250);
 /// Retry delay after a failed request, or while the extender of another replica makes the decisions.
 const RETRY_DELAY: Duration = Duration::from_secs(2);
-/// Maximum number of Nodes that are changed in a round. After each change, old schedulers retry all pods, and newer
+/// Maximum number of Nodes that are patched in a round. After each patch, old schedulers retry all pods, and newer
 /// schedulers retry the pods that may fit on the Node.
 const MAX_NODES_PER_ROUND: usize = 8;
 /// First version of Kubernetes whose scheduler retries pods after a change of a Node's annotations; older schedulers

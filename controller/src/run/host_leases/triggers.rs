@@ -182,7 +182,7 @@ impl HostLeaseTriggers {
     }
 }
 
-/// Returns the machine of a VirtualMachineInstance, which has the machine's name.
+/// Returns the machine to which a VirtualMachineInstance belongs; both have the same name.
 fn machine_of(instance: &DynamicObject) -> ClaimingMachine {
     ClaimingMachine {
         namespace: instance.namespace().unwrap_or_default(),

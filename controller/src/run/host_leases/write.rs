@@ -73,7 +73,7 @@ impl HostLeasesWriter {
         )
     }
 
-    /// Reports a changed number of leases that the object has no room for.
+    /// Reports the number of leases that the HostLeases of a host have no room for, if this number has changed.
     async fn report_omitted(&self, infra_node: &InfraNode, omitted: usize) {
         let host = infra_node.name_any();
         let before = {

@@ -219,7 +219,7 @@ impl HostReconciler {
         for (machine, verdict) in &lost.machines {
             let known = before.and_then(|before| before.machines.get(machine));
             let Verdict::Waits(reason) = verdict else { continue };
-            // While many hosts are away, the Events of the InfraNodes are sufficient.
+            // While too many hosts are away, machines get no Events: the Events of the InfraNodes are sufficient.
             let is_storm = matches!(reason, WaitReason::TooManyHostsAway { .. });
             if known != Some(verdict) && !is_storm {
                 report_wait(&self.context, host, machine, &reason.to_string()).await;

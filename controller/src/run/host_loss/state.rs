@@ -25,7 +25,7 @@ pub(super) struct LossState {
 pub(super) struct LossFacts {
     evidence: BTreeMap<String, HostEvidence>,
     away_count: usize,
-    /// Hosts that are down.
+    /// Observations of the hosts that are down, by host.
     observations: BTreeMap<String, Observation>,
     /// Limit on the number of hosts that are away.
     pub(super) storm_limit: StormLimit,

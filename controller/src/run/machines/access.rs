@@ -126,7 +126,8 @@ impl ValidatedDeployment<'_> {
         }
     }
 
-    /// Applies a Service with node ports of the tenant's range. The allocator records a machine that gets none.
+    /// Applies a Service with node ports of the tenant's range. If there are not enough free node ports, the allocator
+    /// records the machine instead.
     async fn apply_with_node_ports(
         &self,
         service: MachineService<'_>,

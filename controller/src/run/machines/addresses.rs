@@ -34,8 +34,8 @@ use crate::tenants::fault::Fault;
 use berth_kubevirt_render::machines::reconcile_steps::{ExistingVm, machine_name_prefix};
 use berth_kubevirt_render::machines::{InterfaceConfig, TENANT_INTERFACE};
 
-/// Maximum number of attempts to claim an address of one pool. If the index lacks even more claims, the next reconcile
-/// continues with an updated index.
+/// Maximum number of attempts to claim an address of one pool. An attempt fails if the index lacks an existing claim to
+/// the address; after the last attempt, the next reconcile continues with an updated index.
 const MAX_ATTEMPTS: usize = 32;
 
 /// A tenant and its network.
@@ -290,10 +290,10 @@ impl MachineContext {
         }
     }
 
-    /// Creates a claim. If `former` is a claim in quarantine to the same address, deletes it first. It is not updated
-    /// instead, because the creation is the lock, and garbage collection needs the creation time. The deletion has a
-    /// precondition on the resource version, so the API server refuses it (409) if another client has written the claim
-    /// since it was read.
+    /// Creates a claim. If `former` is a claim in quarantine to the same address, deletes `former` first. `former` is
+    /// not updated instead, because the creation is the lock, and garbage collection needs the creation time. The
+    /// deletion has a precondition on the resource version, so the API server refuses it (409) if another client has
+    /// written `former` since it was read.
     async fn create_claim(
         &self,
         claim: &AddressClaim,

@@ -58,7 +58,7 @@ pub(super) struct InMemoryState {
     pub(super) machines_with_secret: BTreeSet<String>,
     /// True if machine-controller reconciles the MachineDeployment.
     pub(super) uses_machine_controller: bool,
-    /// Counts after their last change, and the time of this change.
+    /// Replica counts after their last change, and the time of this change.
     pub(super) last_progress: Option<(ReplicaCounts, Instant)>,
     pub(super) node_port_refusals: NodePortRefusals,
 }

@@ -115,7 +115,8 @@ impl ValidatedDeployment<'_> {
     }
 }
 
-/// Adds the reference to the network data. Flatcar reads its user data from an annotation, which is replaced.
+/// Adds the reference to the network data to a machine. For a Flatcar guest, also replaces the annotation from which
+/// the guest reads its user data.
 fn add_guest_data(machine: &mut Value, name: &str, data: &UserData, is_flatcar: bool) {
     let annotation = "/spec/template/metadata/annotations/kubevirt.io~1ignitiondata";
     if let (Some(annotation), true) = (machine.pointer_mut(annotation), is_flatcar) {

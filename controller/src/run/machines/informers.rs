@@ -46,7 +46,7 @@ pub struct MachineInformers {
     pub removals: Arc<RemovalTable>,
     /// Connections to the API servers of tenants.
     pub connections: Connections,
-    /// Objects that cannot be parsed.
+    /// Health of the watches, with the objects that cannot be parsed.
     pub watch_health: Arc<WatchHealth>,
 }
 

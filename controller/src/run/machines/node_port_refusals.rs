@@ -1,4 +1,5 @@
-//! Node ports that the API server refused to the machines of a MachineDeployment, and the limit of their rate.
+//! Node ports that the API server refused to the machines of a MachineDeployment, and the rate limit of these refused
+//! attempts.
 //!
 //! The refusals of one reconcile change the status, which triggers the next reconcile at once. So the limit must be per
 //! time, not per reconcile.
@@ -8,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use super::delays::RETRY_DELAY;
 
-/// Number of refused node ports after which no further one is tried for [`RETRY_DELAY`], because each costs a request.
+/// Number of refused node ports after which no further node port is tried for [`RETRY_DELAY`], because each attempt
+/// costs a request.
 const MAX_REFUSALS: usize = 16;
 /// Time after the last refusal until all refused node ports are tried again, in case other Services were deleted.
 const REFUSAL_TIME: Duration = Duration::from_secs(600);
@@ -20,9 +22,10 @@ pub(super) struct NodePortRefusals {
     ports: BTreeSet<u16>,
     /// Time of the last refusal.
     last_refusal: Option<Instant>,
-    /// Number of refusals since the last wait.
+    /// Number of refusals since the end of the last wait.
     count: usize,
-    /// Start of the wait.
+    /// Time since which no node port is tried, because there were [`MAX_REFUSALS`] refusals; `None` if node ports may
+    /// be tried.
     waiting_since: Option<Instant>,
 }
 
@@ -47,7 +50,8 @@ impl NodePortRefusals {
 
     /// Records a refused node port. Returns true if no further node port may be tried now.
     pub(super) fn record(&mut self, port: u16, now: Instant) -> bool {
-        // A node port that is already known is that of an existing Service: no other node port is tried for it.
+        // A refused node port that is already in the set belongs to an existing Service. No other node port is tried
+        // for this Service, so the refusal is not counted.
         if self.ports.insert(port) {
             self.last_refusal = Some(now);
             self.count = self.count.saturating_add(1);
@@ -108,7 +112,7 @@ mod tests {
         // Events trigger a reconcile each second.
         for second in 0..2_000 {
             let now = start + Duration::from_secs(second);
-            // Only the last node port that is tried is free: 400 is a multiple of the limit.
+            // Only the last of 400 node ports is free, and 400 is a multiple of `MAX_REFUSALS`.
             let is_free = |_| order.len() == 400;
             let (refused, port) = reconcile(&mut refusals, "30000-30400", now, is_free);
             times.extend(refused.iter().map(|_| now));

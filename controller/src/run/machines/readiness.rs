@@ -21,7 +21,8 @@ impl MachineContext {
             &self.connections,
             namespace,
             names,
-            // With `Unknown`, a machine whose Node exceeds the limits of the store would stop the rollout.
+            // The store omits Nodes that exceed its limits. With `Unknown`, the machine of such a Node would stop the
+            // rollout.
             NodeReadiness::NotReady,
         );
         for (vm, node) in vms.iter_mut().zip(nodes) {
