@@ -148,7 +148,7 @@ impl FieldOwner {
     }
 }
 
-/// Returns the path elements below a node of a field tree with their subtrees, without the element `.`.
+/// Returns the children of a node in a field tree, each as its path element and its subtree, without the element `.`.
 fn child_elements(tree: &Value) -> impl Iterator<Item = (&str, &Value)> {
     let fields = tree.as_object().into_iter().flatten();
     fields.map(|(step, tree)| (step.as_str(), tree)).filter(|(step, _)| *step != ".")

@@ -15,8 +15,8 @@ pub(super) const CHECKS: &[Check] = &[
         id: "cdi.version",
         title: "CDI is installed",
         explanation: "Machines of MachineDeployments have DataVolumes, which CDI (the Containerized Data Importer) \
-            imports: FAIL without CDI, WARN if the conditions of the CDI object are not Available True, Progressing and \
-            Degraded not True. No version of CDI is known not to work.",
+            imports: FAIL without CDI, WARN if the conditions of the CDI object are not Available True, Progressing \
+            and Degraded not True. All versions of CDI are accepted.",
         run: check_version,
     },
     Check {

@@ -43,10 +43,11 @@ pub(super) const CHECKS: &[Check] = &[
     Check {
         id: "kubevirt.network-resources",
         title: "requests for tenants' bridges",
-        explanation: "With the feature gate ExternalNetResourceInjection, the default since KubeVirt 1.9, KubeVirt does not \
-            add the bridge of a tenant's network to the requests of launcher pods. Berth's scheduler counts it, but other \
-            schedulers may place VMs on hosts without the network. WARN unless network-resources-injector adds the \
-            request (docs/networks.md), with failurePolicy Fail. The pods of the injector are not examined.",
+        explanation: "With the feature gate ExternalNetResourceInjection, the default since KubeVirt 1.9, KubeVirt \
+            does not add the bridge of a tenant's network to the requests of launcher pods. Berth's scheduler \
+            nevertheless treats the bridge as requested, but other schedulers may place VMs on hosts without the \
+            network. WARN unless network-resources-injector adds the request (docs/networks.md), with failurePolicy \
+            Fail. The pods of the injector are not examined.",
         run: check_network_resources,
     },
     Check {
@@ -68,7 +69,7 @@ const KUBERNETES_1_36: Release = Release(1, 36, 0);
 const OLDEST_FOR_KUBERNETES_1_36: Release = Release(1, 9, 0);
 /// Feature gate with which virt-handler labels the Nodes whose kubelet allocates exclusive CPUs.
 const CPU_MANAGER_GATE: &str = "CPUManager";
-/// Part of the name of the webhook of network-resources-injector.
+/// Part of the webhook's name in the configuration of network-resources-injector.
 const INJECTOR: &str = "network-resources-injector";
 /// JSON pointer to the enabled feature gates of the KubeVirt object.
 const FEATURE_GATES_POINTER: &str = "/spec/configuration/developerConfiguration/featureGates";

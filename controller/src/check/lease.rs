@@ -38,7 +38,7 @@ pub struct LeaseState {
     pub renew_time: String,
     /// Seconds after which the Lease expires without a renewal.
     pub duration: i64,
-    /// True if the holder renews the Lease.
+    /// True if the Lease has not expired, or was renewed between two reads.
     pub is_fresh: bool,
 }
 

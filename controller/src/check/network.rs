@@ -15,19 +15,19 @@ pub(super) const CHECKS: &[Check] = &[
     Check {
         id: "network.multus",
         title: "Multus runs",
-        explanation: "VMs with a tenant network need Multus. The check searches for DaemonSets with the name or an image of \
-            Multus, and compares their ready pods with the desired number, which may not include all Nodes: FAIL if none is \
-            ready, WARN if some are not. No version of Multus is known not to work. SKIP if no DaemonSet is found: Multus \
-            may be installed in another way.",
+        explanation: "VMs with a tenant network need Multus. The check searches for DaemonSets with the name or an \
+            image of Multus, and compares the number of their ready pods with the desired number; the DaemonSets may \
+            not select all Nodes. FAIL if no pod is ready, WARN if some are not. All versions of Multus are accepted. \
+            SKIP if no DaemonSet is found: Multus may be installed in another way.",
         run: check_multus,
     },
     Check {
         id: "network.policies",
         title: "NetworkPolicies are enforced",
-        explanation: "NetworkPolicies isolate tenants on the pod network, but only if the network plugin enforces them. The \
-            check searches for the DaemonSets of plugins that are known to do so: PASS if all pods of one are ready, WARN if \
-            some are not, FAIL if none is ready. WARN if only flannel is found, which enforces none itself. SKIP for other \
-            plugins: test with two pods.",
+        explanation: "NetworkPolicies isolate tenants on the pod network, but only if the network plugin enforces \
+            them. The check searches for the DaemonSets of plugins that are known to do so: PASS if all pods of such a \
+            DaemonSet are ready, WARN if some are not, FAIL if none is ready. WARN if only flannel is found, which \
+            does not enforce NetworkPolicies. SKIP for other plugins: test with two pods.",
         run: check_policies,
     },
 ];

@@ -33,7 +33,8 @@ pub(super) fn problem_conditions(object: &Value) -> Vec<(&'static str, String)> 
     problems
 }
 
-/// Adds the conditions that report a problem as evidence. `object` names the object.
+/// Adds each condition in `problems` to the evidence of an outcome. `object` is the object that has the conditions, as
+/// evidence shows it.
 pub(super) fn with_conditions(
     outcome: Outcome,
     object: &str,

@@ -45,7 +45,7 @@ pub enum MigrationPhase {
     Failed,
 }
 
-/// Next attempt to migrate a VM that has these migrations.
+/// Result of [`next_attempt`]: whether another attempt to migrate a VM is permitted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NextAttempt<'m> {
     /// A migration has not ended.

@@ -1,4 +1,4 @@
-//! Condition of an InfraNode about the VMs that must leave the host.
+//! Condition `Draining` of an InfraNode, which names the VMs that must leave the host.
 
 use berth_api::ConditionReason;
 use berth_api::names::condition::DRAINING;

@@ -1,4 +1,4 @@
-//! Conditions about lost hosts, of InfraNodes and of TenantClusters.
+//! Conditions of InfraNodes and TenantClusters that report lost hosts.
 
 use std::collections::BTreeMap;
 

@@ -10,7 +10,7 @@ pub const MAX_AWAY_PERCENT: usize = 40;
 /// [`MAX_AWAY_PERCENT`] is the hysteresis.
 const MAX_AWAY_PERCENT_AFTER: usize = 35;
 
-/// State of the limit.
+/// State of the limit: whether too many hosts are away.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StormLimit {
     is_exceeded: bool,

@@ -11,7 +11,7 @@ use crate::check::{BundleValidity, CaBundle, InvalidBundle, Kind, Lists, Read, R
 
 /// Services of the webhooks of KubeVirt and CDI.
 const WEBHOOK_SERVICES: [&str; 3] = ["virt-api", "kubevirt-operator-webhook", "cdi-api"];
-/// Resources in rules of webhooks that select pods or PersistentVolumeClaims.
+/// Resources with which a rule of a webhook selects pods or PersistentVolumeClaims.
 const WEBHOOK_RESOURCES: [&str; 4] = ["pods", "persistentvolumeclaims", "*", "*/*"];
 
 /// Returns the CA bundles of all webhooks.

@@ -31,7 +31,7 @@ pub struct DrainResult {
     /// which they fit. The controller reports the reason `NotManaged` for them.
     #[serde(rename = "notManaged")]
     pub unmanaged_vms: Vec<MovedVm>,
-    /// First reports of the controller about VMs that it replaces or cannot move.
+    /// First reason that the controller would report for each VM that it replaces or cannot move.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub decisions: Vec<DrainDecision>,
     /// VMs that fit on no other host, and the reasons.

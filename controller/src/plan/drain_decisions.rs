@@ -16,7 +16,7 @@ use crate::evacuation::machine::{EvacuatingMachine, Machine, is_ready};
 use crate::evacuation::reason::EvacuationReason;
 use crate::fleet::{Fleet, FleetMachine};
 
-/// First report of the controller about a machine that it replaces or cannot move.
+/// First reason that the controller would report for a machine that it replaces or cannot move.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DrainDecision {
     /// Namespace and name of the VM.

@@ -380,7 +380,7 @@ fn write_drain(out: &mut String, drain: &DrainResult, style: Style) {
     }
     for name in &drain.unknown_pods {
         let text = format!(
-            "{name} has CPUs or pages on this host, but is missing from the input: it cannot be \
+            "{name} has CPUs or huge pages on this host, but is missing from the input: it cannot be \
              moved"
         );
         write_paragraph(out, "  ", &style.format_failure("x "), 2, &text);

@@ -23,7 +23,8 @@ pub enum EvictionOutcome {
     Accepted,
     /// A PodDisruptionBudget does not permit the eviction now. The value is its name, if it is known.
     Budget(Option<String>),
-    /// The API server refused the eviction: a webhook, a missing permission, or several PodDisruptionBudgets of one pod.
+    /// The API server refused the eviction with this HTTP status and explanation, because of a webhook, a missing
+    /// permission, or several PodDisruptionBudgets that select the pod.
     Refused(u16, Explanation),
     /// The API server accepts no requests now.
     Busy,

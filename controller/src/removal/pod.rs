@@ -12,7 +12,8 @@ use crate::tenant_object::is_valid_name;
 const MAX_OWNERS: usize = 16;
 /// Largest length of a UID in bytes; the API server writes UUIDs of 36 bytes.
 const MAX_UID_LENGTH: usize = 64;
-/// Kind of the owner whose pods are skipped: its controller creates them again on the same Node.
+/// Kind of the owners whose pods a drain skips, because the DaemonSet controller would create these pods again on the
+/// same Node.
 const DAEMON_SET: &str = "DaemonSet";
 /// Phases of pods that have ended.
 const FINISHED_PHASES: [&str; 2] = ["Succeeded", "Failed"];
@@ -40,7 +41,7 @@ struct Metadata {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 struct Annotations {
-    /// Annotation of the pods that a kubelet reads from files.
+    /// Annotation of mirror pods, which represent the static pods that a kubelet reads from files.
     #[serde(rename = "kubernetes.io/config.mirror")]
     mirror: Option<IgnoredAny>,
 }

@@ -5,9 +5,9 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use crate::tenant_nodes::node_match::NodeMatch;
 
-/// Largest difference between the clocks of the tenant and of the controller. If a Node became ready later than this in
-/// the future, its time is ignored, and the Node counts as ready for a long time: otherwise its machine would never
-/// become available.
+/// Largest difference between the clocks of the tenant and of the controller. A Node whose condition Ready has a
+/// transition time later than now plus this difference counts as ready for a long time: otherwise its machine would
+/// never become available.
 const MAX_CLOCK_DIFFERENCE: SignedDuration = SignedDuration::from_hours(1);
 
 /// Returns the readiness of a machine. `is_listed` is true if the tenant's Nodes were listed since the start of the

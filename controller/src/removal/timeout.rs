@@ -85,7 +85,7 @@ pub fn drain_timeout(
                 let longest = limit.longest().filter(|&longest| timeout > longest);
                 if longest.is_some() {
                     problems.push(format!(
-                        "{kind}: annotation {NODE_DRAIN_TIMEOUT_ANNOTATION}: `{timeout}`: {limit}"
+                        "{kind}: annotation {NODE_DRAIN_TIMEOUT_ANNOTATION}: `{timeout}` is not used: {limit}"
                     ));
                 }
                 return ResolvedTimeout { timeout: longest.unwrap_or(timeout), problems };
@@ -155,8 +155,8 @@ mod tests {
         assert_eq!(
             problems,
             [
-                "MachineDeployment: annotation berth.dev/node-drain-timeout: `8760h`: spec.maxNodeDrainTimeout of the \
-                 InfraConfig is 24h"
+                "MachineDeployment: annotation berth.dev/node-drain-timeout: `8760h` is not used: spec.maxNodeDrainTimeout \
+                 of the InfraConfig is 24h"
             ]
         );
         assert_eq!(resolve(Some("24h"), "1h"), ("24h".to_owned(), Vec::new()));
@@ -182,8 +182,8 @@ mod tests {
         assert_eq!(
             resolved.problems,
             [
-                "VirtualMachine: annotation berth.dev/node-drain-timeout: `8760h`: the limit is 24h until the \
-                 InfraConfig can be parsed"
+                "VirtualMachine: annotation berth.dev/node-drain-timeout: `8760h` is not used: the limit is 24h \
+                 until the InfraConfig can be parsed"
             ]
         );
     }

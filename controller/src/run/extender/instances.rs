@@ -136,7 +136,7 @@ fn read_instance(mut object: DynamicObject) -> Option<(String, VmInstance)> {
                 namespace,
                 name,
                 %error,
-                "failed to read a VirtualMachineInstance; its pods are placed by their own fields"
+                "failed to read a VirtualMachineInstance; its launcher pods are placed only by the fields of the pods"
             );
             let namespace = object.metadata.namespace.unwrap_or_default();
             Some((object.metadata.uid?, VmInstance::with_unknown_fields(&namespace)))

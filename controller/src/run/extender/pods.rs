@@ -129,7 +129,7 @@ fn parse_and_trim(mut pod: Pod) -> Option<(Pod, ObservedPod)> {
         Err(error) => {
             let metadata = &pod.metadata;
             let (namespace, name) = (metadata.namespace.as_deref(), metadata.name.as_deref());
-            tracing::warn!(namespace, name, %error, "failed to read a pod; it is not counted");
+            tracing::warn!(namespace, name, %error, "failed to read a pod; its resources are not counted");
             None
         }
     }

@@ -127,8 +127,8 @@ impl ValidatedDeployment<'_> {
     ) -> Result<ApplyResult, RequestError> {
         let mut applied =
             ApplyResult { problems: self.ensure_user_data().await?, ..ApplyResult::default() };
-        // A changed template is rendered to report its problems even if no machine is to be created. The same applies
-        // before a machine is deleted that a later reconcile replaces.
+        // A changed template is rendered to report its problems, even if no machine is to be created. It is also
+        // rendered before the deletion of a machine that a later reconcile replaces.
         let is_new = self.object.data.pointer("/status/observedGeneration").and_then(Value::as_i64)
             != self.object.metadata.generation;
         let needs_new_machines = steps.create_count > 0 || self.replaces_machines(steps);

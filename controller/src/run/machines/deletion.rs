@@ -16,8 +16,8 @@ use crate::api_resource::machine_resource;
 use crate::run::removal::DrainingTenant;
 use berth_kubevirt_render::machines::reconcile_steps::{DeploymentOwner, ExistingVm};
 
-/// Maximum length of a label value. A MachineDeployment with a longer name has no machines, because they have its
-/// name in a label.
+/// Maximum length of a label value. A MachineDeployment with a longer name has no machines, because a label of each
+/// machine contains the MachineDeployment's name.
 const MAX_LABEL_LENGTH: usize = 63;
 
 impl MachineContext {

@@ -135,8 +135,8 @@ fn add_guest_data(machine: &mut Value, name: &str, data: &UserData, is_flatcar: 
     }
 }
 
-/// Returns an interface with an address of each family in which machines of the tenant get addresses. Rendering this
-/// interface finds the parts of the configuration that the guests of all machines lack.
+/// Returns an interface with an address of each family in which machines of the tenant get addresses. A machine is
+/// rendered with this interface to find the parts of the network configuration that guests do not support.
 pub(super) fn sample_interfaces(tenant: &TenantCluster) -> Vec<InterfaceConfig> {
     let prefixes = tenant.status.as_ref().map(|status| status.prefixes.as_slice());
     let specs = tenant.spec.network.iter().flat_map(|network| {

@@ -126,9 +126,9 @@ impl<'a> NodePortAllocator<'a> {
 /// Returns the node port that the API server refused, because another Service has it, or because the API server does
 /// not permit it; `None` if it refused another part of the Service.
 ///
-/// The node port is taken from the message, because the index in the error's field path refers to the stored list of
-/// ports: API servers before structured-merge-diff 4.2.1 keep the order of this list, which can differ from the order
-/// of the applied list.
+/// The node port is taken from the message if possible. The index in the error's field path refers to the stored list
+/// of ports: API servers before structured-merge-diff 4.2.1 keep the order of this list, which can differ from the
+/// order of the applied list.
 pub(super) fn refused_node_port(status: &Status, service: &Value) -> Option<u16> {
     let causes = status.details.iter().flat_map(|details| &details.causes);
     let ports = service.pointer("/spec/ports")?.as_array()?;
