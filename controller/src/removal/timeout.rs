@@ -154,10 +154,8 @@ mod tests {
         assert_eq!(timeout, "24h");
         assert_eq!(
             problems,
-            [
-                "MachineDeployment: annotation berth.dev/node-drain-timeout: `8760h` is not used: spec.maxNodeDrainTimeout \
-                 of the InfraConfig is 24h"
-            ]
+            ["MachineDeployment: annotation berth.dev/node-drain-timeout: `8760h` is not used: \
+                 spec.maxNodeDrainTimeout of the InfraConfig is 24h"]
         );
         assert_eq!(resolve(Some("24h"), "1h"), ("24h".to_owned(), Vec::new()));
         assert_eq!(resolve(None, "48h"), ("48h".to_owned(), Vec::new()));
