@@ -17,7 +17,7 @@ pub enum ApplyBlocked {
     /// An earlier agent process did not finish a trial, and the change could not be rolled back.
     #[error("{0}; no change is applied until the unfinished trial has been rolled back")]
     TrialNotRolledBack(ReadError),
-    /// The ID of the boot that the original values belong to is not known.
+    /// The ID of the running boot is unknown, so that original values of an earlier boot could not be recognised.
     #[error(
         "/proc/sys/kernel/random/boot_id cannot be read; original values are valid for one boot only"
     )]

@@ -12,7 +12,8 @@ use berth_host_facts::root::Root;
 /// Context of an apply: the host that is changed, the limits of the changes, and functions that the apply calls.
 pub struct ApplyContext<'a> {
     pub(super) root: &'a Root,
-    /// ID of the boot that the original values belong to.
+    /// ID of the running boot. Original values in the rollback ledger are valid only for the boot in which they were
+    /// saved.
     pub(super) boot_id: &'a str,
     /// Called after each step, also within a long change, so that a watchdog sees progress.
     pub(super) progress: &'a dyn Fn(),
@@ -20,7 +21,7 @@ pub struct ApplyContext<'a> {
     pub(super) removal_time_limit: Option<Duration>,
     /// True for a dry run.
     pub(super) dry_run: bool,
-    /// Resolves the addresses of the API server, if the host is in a cluster.
+    /// Resolves the addresses of the API server; returns no address if the host is in no cluster.
     pub(super) api_servers: &'a dyn Fn() -> Vec<SocketAddr>,
     pub(super) systemd: OnceCell<std::result::Result<Systemd, SystemdError>>,
     /// Model of a kernel, which tests use instead of the running kernel.
@@ -83,8 +84,8 @@ impl<'a> ApplyContext<'a> {
         self
     }
 
-    /// Sets the function that resolves the addresses of the API server. A trial is rolled back if it makes them
-    /// unreachable.
+    /// Sets the function that resolves the addresses of the API server. A trial that makes the API server unreachable
+    /// is rolled back.
     #[must_use]
     pub const fn with_api_servers(mut self, servers: &'a dyn Fn() -> Vec<SocketAddr>) -> Self {
         self.api_servers = servers;
@@ -92,7 +93,7 @@ impl<'a> ApplyContext<'a> {
     }
 
     pub(super) fn systemd(&self) -> std::result::Result<&Systemd, SystemdError> {
-        // A captured tree has no systemd, and the systemd of this machine belongs to another host.
+        // For a captured tree of another host, the systemd of this machine must not be changed.
         let connect = || {
             if self.root.is_live() {
                 Systemd::connect()

@@ -42,8 +42,8 @@ pub struct ConvergeResult {
     pub settings: HostSettings,
 }
 
-/// Reads all facts that a plan needs. `options` is [`ObserveOptions::for_plan`], with the facts that are known
-/// already.
+/// Reads all facts that a plan needs. `options` is the result of [`ObserveOptions::for_plan`]; facts that are already
+/// known may be added to it.
 #[must_use]
 pub fn observe_for_plan(root: &Root, options: &ObserveOptions) -> (HostFacts, HostSettings) {
     let facts = observe::observe(root, options);
@@ -82,7 +82,8 @@ pub fn converge(
             plan.block_all_changes();
         }
         let is_new = |attempt: &AttemptId| !attempted.contains(attempt);
-        // A change that depends on a waiting change waits too.
+        // A change also waits if a change that it depends on waits for its retry: a change of the same network in an
+        // earlier stage, or the change of the nftables rules.
         let network_of = |change: &plan::Change| {
             change
                 .link_action()

@@ -35,8 +35,9 @@ pub fn apply(
     let mut updated_ledger = ledger.clone();
     record_original_values(plan, &mut updated_ledger);
     if plan.changes.is_empty() {
-        // The ledger is pruned before the first save, so that one save is enough. If the agent crashed before a second
-        // save, the stale entries would stay in the ledger forever, because the next plan would be empty too.
+        // Without changes, the ledger is pruned before the first save, so that no second save is needed. If the agent
+        // crashed between two saves, the stale entries would stay in the ledger, because the next plan would have no
+        // changes either.
         prune_ledger(plan, &mut updated_ledger);
     }
     if &updated_ledger != ledger {

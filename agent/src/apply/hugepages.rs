@@ -24,7 +24,8 @@ pub(super) fn sysfs_folder(zone: u32, size: PageSize) -> String {
     format!("sys/devices/system/node/node{zone}/hugepages/hugepages-{}kB", size.kib())
 }
 
-/// Returns the same folder as [`sysfs_folder`] or, for a kernel without NUMA, the folder of the whole host.
+/// Returns the folder of [`sysfs_folder`] or, for a kernel without NUMA, the folder with the huge pages of the whole
+/// host.
 fn existing_sysfs_folder(root: &Root, zone: u32, size: PageSize) -> String {
     let zone_folder = sysfs_folder(zone, size);
     let host_folder = format!("sys/kernel/mm/hugepages/hugepages-{}kB", size.kib());
@@ -137,7 +138,8 @@ impl Pool<'_> {
         let file = format!("{}/nr_hugepages", self.folder);
         self.context.root.write(&file, &target.to_string())?;
         if surplus() > surplus_before {
-            // More pages came into use after the read, and the kernel turned used pages into surplus pages.
+            // More pages came into use after the read, and the kernel turned used pages into surplus pages. So the
+            // previous number of pages is restored.
             self.context.root.write(&file, &before.to_string())?;
             return Err(ApplyResult::Blocked("the pages are in use now".to_owned()));
         }

@@ -29,8 +29,8 @@ pub(super) fn set_merge_across_nodes(context: &ApplyContext, step: &Step) -> Res
 
 fn unmerge(context: &ApplyContext) -> std::result::Result<(), ApplyResult> {
     let file = |name: &str| format!("{}/{name}", berth_host_facts::host_settings::KSM_FOLDER);
-    // The write returns after all pages are unmerged, or with an error. Pages that are still shared after the write are
-    // being unmerged.
+    // The kernel returns from this write after it has unmerged all pages, or with an error. The counter `pages_shared`
+    // may still be above zero then, so it is polled.
     context.root.write(&file("run"), "2")?;
     let begin = Instant::now();
     loop {

@@ -21,7 +21,8 @@ pub struct Outcome {
     pub result: ChangeResult,
     /// True if the change corrects drift: Berth set the value before, and another program changed it.
     pub drift: bool,
-    /// Numbers, errno and its meaning, or the reason why the change is blocked.
+    /// Details of the result: the reached and the desired value, the kernel's error with its meaning, or the reason why
+    /// the change is blocked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }
@@ -122,7 +123,7 @@ pub(super) fn error_with_hint(error: &WriteError) -> String {
         Errno::ELOOP => {
             "; a symbolic link in the path is not owned by root, or is in a folder that other users can write to: it is not followed"
         }
-        Errno::EBUSY => "; it is in use, retry later",
+        Errno::EBUSY => "; the device or file is in use, retry later",
         Errno::EINVAL => "; the kernel rejects this value",
         Errno::ENOSPC if error.path.starts_with("proc/irq/") => {
             "; no interrupt vectors are left on those CPUs: reserve more CPUs"

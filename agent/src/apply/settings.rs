@@ -86,7 +86,7 @@ fn wait_until_allowed(
                 |now| SettingValue::Cpus(now).to_display_text(),
             );
             let message = format!(
-                "{}: systemd accepted the value, but its control group still has {now}",
+                "{}: systemd accepted the value, but the control group of the unit still has {now}",
                 unit.unit_name()
             );
             return Err(ApplyResult::Failed(message));

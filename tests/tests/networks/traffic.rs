@@ -217,7 +217,7 @@ fn refused_bridge_port_interrupts_no_vm(host: &mut Host, network: &str, scenario
     let result = host.run("berth-agent apply -f /etc/berth/infranode.yaml").unwrap();
     assert_eq!(result.code, 3, "{}", result.output);
     assert!(
-        join_lines(&result.output).contains("another device already receives its frames"),
+        join_lines(&result.output).contains("already receives the frames of this link"),
         "{}",
         result.output
     );

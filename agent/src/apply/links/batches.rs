@@ -91,8 +91,8 @@ fn run_batch(
                     transaction.record_step_result(result);
                 }
             }
-            // The next iterations of this loop apply the rollback steps. If the kernel does not answer them either, the
-            // loop ends.
+            // The next iterations of this loop apply the rollback steps. If the kernel does not answer the rollback
+            // steps either, the loop ends.
             Err(error) if netlink_error.is_none() => {
                 let error = Arc::new(error);
                 stop_transactions(transactions, &error);

@@ -87,11 +87,11 @@ const fn step_hint(op: &LinkOp, errno: Errno) -> &'static str {
             "; the VLAN filter of the network card is full: assign fewer tenants to this host, or use another card"
         }
         (Errno::EBUSY, LinkOp::Join { .. }) => {
-            "; another device already receives its frames (macvlan, ipvlan, a bond)"
+            "; another device (macvlan, ipvlan or a bond) already receives the frames of this link"
         }
         (Errno::EADDRINUSE, _) => "; another program uses the UDP port",
         (Errno::EXFULL, _) => "; a bridge has 1023 ports at most",
-        (Errno::EEXIST, _) => "; another program created it at the same time, retry",
+        (Errno::EEXIST, _) => "; another program created the link at the same time, retry",
         (Errno::ENETDOWN, _) => "; the lower link is down",
         (Errno::ENOMEM | Errno::ENOBUFS, _) => "; the kernel has no free memory, retry later",
         _ => "",
@@ -136,7 +136,7 @@ const fn filter_hint(errno: Option<Errno>) -> &'static str {
             | Errno::ESOCKTNOSUPPORT,
         ) => {
             "this kernel has no nf_tables for bridges (CONFIG_NF_TABLES_BRIDGE; modprobe nf_tables). Without it, a \
-             switch may disable the port of all tenants because of a guest's BPDU, so no new network is \
+             switch may disable the port that all tenants share because of a guest's BPDU, so no new network is \
              created"
         }
         _ => "no new network is created",
@@ -175,7 +175,8 @@ pub enum TrialNotStarted {
     /// The time since boot is unknown.
     #[error("/proc/uptime cannot be read; the change is not applied")]
     UnknownUptime,
-    /// The agent could not save the note, which the rollback needs.
+    /// The agent could not save the trial's note, from which a guard or the next start of the agent rolls back the
+    /// change.
     #[error("{0}; without this file the change could not be rolled back, so it is not applied")]
     NoteNotWritten(#[source] WriteError),
     /// The kernel refused a step.
@@ -210,8 +211,8 @@ pub enum RollbackResult {
         /// The reason why the rollback failed.
         source: io::Error,
     },
-    /// The note could not be removed after a successful trial. The agent rolls back the change, because a guard or the
-    /// next start of the agent would roll it back anyway as long as the note exists.
+    /// The trial's note could not be removed after a successful trial. As long as the note exists, a guard or the next
+    /// start of the agent would roll back the change later, so the agent rolls it back at once.
     #[error("{source}; the trial of {port} {}", format_rollback(.rollback))]
     NoteNotRemoved {
         /// The reason why the note could not be removed.

@@ -1,6 +1,6 @@
-//! Writes the nftables table that drops guests' control frames before they leave by an uplink, and the messages of DHCP
-//! servers and routers among guests. Each change is one transaction, so that the kernel always has either the old rules
-//! or the new rules.
+//! Writes the nftables table that drops guests' control frames before they leave through an uplink, and the messages of
+//! DHCP servers and routers among guests. Each change is one transaction, so that the kernel always has either the old
+//! rules or the new rules.
 
 use nix::errno::Errno;
 
@@ -112,8 +112,8 @@ const BIG_ENDIAN: u32 = 2;
 const MAX_ELEMENTS: usize = 1000;
 
 /// Returns the type, the byte order and the length of keys. The types are the data types that `nft` defines, so that
-/// `nft list` can show the keys: a hardware address (9), a port (13), a type of ICMPv6 (29), the name of a link (41), and
-/// a name together with a number of 32 bits (19).
+/// `nft list` can show the keys: a hardware address (9), a port (13), a type of ICMPv6 (29), the name of a link (41),
+/// and a name together with a number of 32 bits (19).
 const fn key_format(kind: KeyKind) -> (u32, u32, u32) {
     match kind {
         KeyKind::HardwareAddress => (9, BIG_ENDIAN, 6),
@@ -192,8 +192,9 @@ fn expressions(rule: Rule) -> Vec<Expression> {
             ("counter", Attributes::default()),
             ("immediate", verdict_attributes(NF_DROP, None)),
         ],
-        // The kernel finds the transport header behind extension headers of IPv6, and not in later fragments. A VLAN tag
-        // is in the metadata of the frame.
+        // The kernel finds the transport header after any IPv6 extension headers; later fragments have no transport
+        // header, and do not match. The kernel stores the VLAN tag in the frame's metadata, so a tag does not shift the
+        // headers.
         Rule::JumpForServers => vec![
             ("meta", meta_expression(PROTOCOL)),
             ("cmp", compare_expression(&[UDP])),
@@ -269,7 +270,7 @@ const PROTOCOL: u32 = 16;
 const INPUT_BRIDGE: u32 = 17;
 /// Meta key of the input link's group (`NFT_META_IIFGROUP`).
 const INPUT_GROUP: u32 = 21;
-/// Meta key of the VLAN of untagged frames of the input link (`NFT_META_BRI_IIFPVID`).
+/// Meta key of the input port's PVID, the VLAN of its untagged frames (`NFT_META_BRI_IIFPVID`).
 const INPUT_PVID: u32 = 28;
 
 fn meta_expression(key: u32) -> Attributes {

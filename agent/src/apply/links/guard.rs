@@ -16,7 +16,8 @@ use crate::systemd::SystemdError;
 /// Name of the command that runs the guard.
 pub const GUARD_COMMAND: &str = "trial-guard";
 
-/// Starts a guard process, which reads the saved note. `deadline` makes the name of the transient unit unique.
+/// Starts a guard process, which reads the note of the trial from the disk. `deadline` makes the name of the transient
+/// unit unique.
 pub(super) fn start_guard(context: &ApplyContext, deadline: u64) -> TrialGuard {
     match start_guard_unit(context, deadline) {
         Ok(unit) => {
@@ -56,7 +57,7 @@ fn start_guard_unit(context: &ApplyContext, deadline: u64) -> Result<String, Sys
 
 fn spawn_guard_process(context: &ApplyContext) -> io::Result<()> {
     use std::os::unix::process::CommandExt as _;
-    #[expect(clippy::disallowed_methods, reason = "this program itself, not another")]
+    #[expect(clippy::disallowed_methods, reason = "starts this program itself")]
     let mut command = std::process::Command::new(program_path()?);
     // The guard has a separate process group, so that signals to the group of a terminal or a
     // script do not end it.

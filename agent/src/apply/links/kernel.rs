@@ -10,8 +10,8 @@ use berth_host_facts::links::Links;
 
 /// A kernel whose links can be changed and observed.
 pub trait Kernel {
-    /// Applies one step of each of many changes, and returns one result for each step. The links that the steps create
-    /// are still down afterwards.
+    /// Applies one step of each of several independent changes, and returns one result for each step. Links that are
+    /// created are still down afterwards.
     ///
     /// # Errors
     /// If the kernel does not answer; it is then unknown which steps were applied.
@@ -42,8 +42,8 @@ pub trait Kernel {
     /// If the kernel does not answer; see [`Kernel::links`].
     fn stacked_links(&mut self, name: &LinkName) -> io::Result<Links>;
 
-    /// Applies a change that may interrupt the host's own traffic, and rolls it back if it does. Returns a message for
-    /// the outcome of the change.
+    /// Applies a change that may interrupt the host's own traffic, and rolls the change back if the traffic is
+    /// interrupted. Returns a message about the outcome.
     ///
     /// # Errors
     /// If the change was not applied, or its rollback began.

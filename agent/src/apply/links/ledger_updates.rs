@@ -51,7 +51,7 @@ pub(crate) fn record_joining_uplinks(action: &LinkAction, ledger: &mut Ledger) {
     }
 }
 
-/// Returns the names of the uplinks that a plan sets up.
+/// Returns the names of the uplinks that the steps of `action` set up.
 pub(crate) fn uplinks_set_up(action: &LinkAction) -> BTreeSet<LinkName> {
     let raised = action.ops.iter().filter_map(|op| match op {
         LinkOp::Up(name) => Some(name.clone()),

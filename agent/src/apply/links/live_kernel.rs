@@ -13,7 +13,7 @@ use crate::netlink::Netlink;
 use crate::plan::network::{FilterAction, LinkAction, LinkOp};
 use berth_host_facts::links::{Links, observe_live, read_stacked_links};
 
-/// The running kernel, which is accessed by a netlink socket. The socket is opened when it is first needed.
+/// The running kernel, which is accessed through a netlink socket. The socket is opened when it is first needed.
 pub(super) struct LiveKernel<'h, 'a> {
     context: &'h ApplyContext<'a>,
     netlink: Option<Netlink>,

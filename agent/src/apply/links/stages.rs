@@ -27,7 +27,8 @@ pub(super) fn apply_link_changes_on(
     let mut outcomes = Vec::new();
     let mut failed_networks: BTreeMap<&str, &ChangeId> = BTreeMap::new();
     let mut failed_filter: Option<&ChangeId> = None;
-    // A trial is applied alone, because the probe after it must show the effect of one change only.
+    // A trial is applied alone, because the probe of the gateways after the trial must show the effect of one change
+    // only.
     let same_batch =
         |a: &&Change, b: &&Change| stage_of(a) == stage_of(b) && !is_trial(a) && !is_trial(b);
     for stage in changes.chunk_by(same_batch) {
@@ -98,7 +99,7 @@ pub(super) fn apply_link_changes_on(
     outcomes
 }
 
-/// Message of a change on a kernel that cannot compare the bridge of a frame.
+/// Message about a filter change on a kernel without the expression `NFT_META_BRI_IIFNAME`.
 const SERVER_RULES_UNSUPPORTED: &str = "the kernel has no nftables expression for the bridge of a frame (CONFIG_NFT_BRIDGE_META, \
     Linux 5.3): DHCP servers and routers among VMs are reported, but not dropped";
 

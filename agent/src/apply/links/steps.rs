@@ -1,4 +1,4 @@
-//! Applies steps on links, by netlink and sysctl.
+//! Applies steps on links, through netlink and sysctl files.
 
 use std::io;
 
@@ -45,7 +45,7 @@ fn referenced_links(op: &LinkOp) -> Vec<&LinkName> {
     }
 }
 
-/// Applies one step of each of many changes. The links that the steps create are still down afterwards.
+/// Applies one step of each of several independent changes. Links that are created are still down afterwards.
 pub(super) fn apply_steps(
     context: &ApplyContext,
     netlink: &mut Netlink,

@@ -19,7 +19,7 @@ pub(super) struct Transaction<'a> {
 }
 
 enum Phase {
-    /// The steps of the change are applied, in order.
+    /// The steps of the change are being applied, in order.
     Applying {
         /// Index of the next step.
         next: usize,

@@ -128,8 +128,8 @@ pub(super) fn run_trial(
         let port = port.clone();
         return Err(RollbackResult::RolledBack { cause, port, gateways_answer, guard }.into());
     }
-    // If the note cannot be removed, a guard or the next start of the agent would roll back the change later. So it is
-    // rolled back now.
+    // If the note cannot be removed, a guard or the next start of the agent would roll back the change later. So the
+    // change is rolled back now.
     if let Err(source) = context.root.remove(NOTE_FILE) {
         let rollback = roll_back_trial(netlink, &note);
         return Err(RollbackResult::NoteNotRemoved { source, port: port.clone(), rollback }.into());
@@ -310,8 +310,8 @@ fn send_neighbour_request(
         }
         None => message.header.flags = NeighbourFlags::Use,
     }
-    // The kernel refuses this message if the link is down or has no neighbour discovery; the gateway does not answer
-    // then either.
+    // The kernel refuses this message if the link is down or does not use neighbour discovery. The gateway is
+    // unreachable through such a link.
     netlink.send_change(ChangeMode::Append, Message::NewNeighbour(message)).map(drop)
 }
 
