@@ -12,13 +12,13 @@ pub(super) const CHECKS: &[Check] = &[Check {
     title: "client certificate of the agent",
     explanation: "An agent that runs as a systemd service may authenticate with a client certificate; \
         deploy/agent-kubeconfig.sh issues them for 30 days. Once it has expired, the API server rejects the agent's \
-        updates and no pinned VM is placed on the host. WARN if less than a third of its lifetime is left (two weeks at \
-        most), FAIL if it has expired.",
+        updates and no pinned VM is placed on the host. WARN if both less than two weeks and less than a third of its \
+        lifetime remain, FAIL if it has expired.",
     run: check_client_certificate,
 }];
 
-const CERTIFICATE_REMEDY: &str = "deploy/agent-kubeconfig.sh NODE >kubeconfig, and replace /etc/berth/kubeconfig with it; the \
-    running agent reads the new file without a restart";
+const CERTIFICATE_REMEDY: &str = "deploy/agent-kubeconfig.sh NODE >kubeconfig, and replace /etc/berth/kubeconfig with \
+    this file; the running agent reads the new file without a restart";
 
 fn check_client_certificate(input: &Input) -> Outcome {
     let path = format!("/{KUBECONFIG}");

@@ -21,7 +21,8 @@ pub(super) const CHECKS: &[Check] = &[
         id: "cpu.online",
         title: "all CPUs are online",
         explanation: "Offline CPUs reduce the number of CPUs that can be pinned, and a core with one sibling \
-            offline cannot be allocated as a whole core. It may be intended (security, power), so this is a warning.",
+            offline cannot be allocated as a whole core. Offline CPUs may be intended (security, power), so \
+            this is a warning.",
         run: check_online_cpus,
     },
     Check {
@@ -57,7 +58,7 @@ pub(super) const CHECKS: &[Check] = &[
         id: "cpu.hybrid",
         title: "all cores are of one type",
         explanation: "On hybrid processors the kubelet does not distinguish performance cores from efficiency \
-            cores, so a pinned VM may get both.",
+            cores, so a pinned VM may get CPUs of both types.",
         run: check_core_types,
     },
 ];

@@ -54,7 +54,7 @@ pub(super) const CHECKS: &[Check] = &[
         title: "machine id is unique",
         explanation: "Hosts cloned from one image share /etc/machine-id, from which systemd derives the MAC \
             addresses of bridges and veths: two such hosts lose frames in ways that look like a broken switch. \
-            The check looks for an id that is missing or malformed, for copies that disagree, and for a \
+            The check looks for an id that is missing or malformed, for copies of it that differ, and for a \
             neighbour with a MAC address of this host.",
         run: check_machine_id,
     },

@@ -12,13 +12,13 @@ use berth_host_facts::{HostFacts, disks, identity, irqs};
 /// Input of the checks.
 #[derive(Debug)]
 pub struct Input<'a> {
-    /// Facts of the host, as in the report.
+    /// Facts of the host, which `berth-agent report` also shows.
     pub facts: &'a HostFacts,
-    /// Interrupts, which are not in the report.
+    /// Interrupts, which `berth-agent report` does not show.
     pub irqs: Vec<Irq>,
     /// Machine ID and firmware UUID.
     pub identity: Identity,
-    /// Disks and the sum of their sizes.
+    /// Names of the disks, and the sum of their sizes; `None` if the tree has no block devices.
     pub disks: Option<(Vec<String>, Bytes)>,
     /// SMT setting of the administrator (`smt/control`): `on`, `off`, `forceoff`, ...
     pub smt_control: Option<String>,
@@ -76,7 +76,7 @@ fn read_trunks(root: &Root, facts: &HostFacts) -> Option<TrunkRecord> {
     (facts.boot_id.as_ref() == Some(&record.boot_id)).then_some(record)
 }
 
-/// Reads the leases that the daemon saved. The daemon reports their faults.
+/// Reads the leases that the daemon saved. Faults in the leases are ignored here, because the daemon reports them.
 fn read_leases(root: &Root) -> Option<HostLeasesSpec> {
     let tree = serde_json::from_str(&root.read_large(LEASES_FILE).ok()?).ok()?;
     host_leases::read(&tree, None).0

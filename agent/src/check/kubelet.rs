@@ -347,7 +347,7 @@ fn check_policies(input: &Input) -> Outcome {
     };
     Outcome::warn(message).with_evidence(source, policy_summary).remedy(
         "cpuManagerPolicy: static, topologyManagerPolicy: single-numa-node, reservedSystemCPUs: \"...\" in \
-         the kubelet's configuration; they take effect on a drained node after removing cpu_manager_state",
+         the kubelet's configuration; these fields take effect on a drained node after cpu_manager_state was removed",
     )
 }
 

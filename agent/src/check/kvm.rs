@@ -32,7 +32,7 @@ pub(super) const CHECKS: &[Check] = &[
     Check {
         id: "kvm.vm",
         title: "a VM can be created",
-        explanation: "Reads the API version of KVM, which must be 12, and creates an empty VM. It fails if \
+        explanation: "Reads the API version of KVM, which must be 12, and creates an empty VM. The check fails if \
             another hypervisor uses the CPU, or if nested virtualisation is only partly enabled.",
         run: check_vm_creation,
     },

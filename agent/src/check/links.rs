@@ -20,7 +20,8 @@ pub(super) const CHECKS: &[Check] = &[
         id: "link.mtu",
         title: "MTU of uplinks",
         explanation: "An MTU below 1500 bytes breaks guests that assume the MTU of Ethernet, and the ports of a \
-            bond must have the same MTU. A VXLAN network needs 50 bytes more than its MTU.",
+            bond must have the same MTU. The uplink of a VXLAN network needs an MTU that is at least 50 bytes \
+            larger than that of the network.",
         run: check_mtu,
     },
     Check {

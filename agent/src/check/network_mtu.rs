@@ -13,8 +13,8 @@ pub(super) const CHECKS: &[Check] = &[Check {
     id: "network.mtu",
     title: "bridges carry the packets of their VMs",
     explanation: "Packets that are larger than the MTU of a link are lost without an error. No link below the bridge \
-        of a tenant may have a smaller MTU than the bridge, and no VM may have a larger one: neither its port nor the \
-        MTU that DHCP announces. For the uplink itself see network.uplink, for switches docs/networks.md.",
+        of a tenant may have a smaller MTU than the bridge, and no VM may have a larger MTU than the bridge, neither \
+        on its port nor from DHCP. For the uplink itself see network.uplink, for switches docs/networks.md.",
     run: check_mtu,
 }];
 
@@ -24,7 +24,7 @@ const SHOWN_BRIDGES: usize = 8;
 /// A link through which frames of a bridge leave the host.
 struct LowerLink<'a> {
     link: &'a Link,
-    /// MTU that the link allows for the bridge.
+    /// Largest MTU of the bridge whose frames fit through this link, in bytes.
     mtu: u32,
     /// Step that makes the link suitable for a bridge with a larger MTU.
     remedy: String,
@@ -50,7 +50,8 @@ fn check_mtu(input: &Input) -> Outcome {
         let is_narrow = |lower: &&LowerLink| lower.mtu < bridge_mtu && !is_port(lower.link);
         if let Some(narrow) = lower.iter().filter(is_narrow).min_by_key(|lower| lower.mtu) {
             return Outcome::fail(format!(
-                "{} carries {} bytes, and the MTU of {} is {bridge_mtu}: larger packets of VMs are lost",
+                "{} carries packets of at most {} bytes, and the MTU of {} is {bridge_mtu}: larger packets of VMs \
+                 are lost",
                 narrow.link.name, narrow.mtu, bridge.name
             ))
             .with_evidence(mtu_path(narrow.link), narrow.link.mtu.unwrap_or_default())
@@ -84,7 +85,8 @@ fn lower_links<'a>(links: &'a Links, bridge: &'a Link, bridge_mtu: u32) -> Vec<L
             let mut addresses = link.addresses.iter().filter_map(|text| text.split('/').next());
             addresses.any(|address| address.parse() == Ok(local))
         };
-        // If the address is on the loopback link, routing selects the uplink.
+        // The loopback link may have the local address of the tunnel. Its MTU is irrelevant: routing selects the uplink
+        // for the tunnel's packets.
         let mut endpoints = links.all.iter().filter(|link| link.kind != LinkKind::Loopback);
         let Some(endpoint) = endpoints.find(has_local) else { continue };
         let Some(mtu) = endpoint.mtu.map(|mtu| vxlan_mtu(mtu, local)) else { continue };
@@ -98,7 +100,8 @@ fn lower_links<'a>(links: &'a Links, bridge: &'a Link, bridge_mtu: u32) -> Vec<L
     all
 }
 
-/// Returns the outcome for a port of a VM whose MTU is larger than the bridge carries.
+/// Returns the outcome for a port of a VM whose MTU is larger than `limit`, the size of packets that the
+/// bridge can carry.
 fn find_large_port(links: &Links, bridge: &Link, limit: u32) -> Option<Outcome> {
     let is_guest = |port: &&Link| {
         matches!(port.kind, LinkKind::Veth | LinkKind::Tun) && !port.is_created_by_berth()
@@ -106,7 +109,7 @@ fn find_large_port(links: &Links, bridge: &Link, limit: u32) -> Option<Outcome> 
     let mut ports = links.ports_of(&bridge.name).filter(is_guest);
     let port = ports.find(|port| port.mtu.is_some_and(|mtu| mtu > limit))?;
     let message = format!(
-        "the MTU of {}, the port of a VM, is {}, and {} carries {limit} bytes",
+        "the MTU of {}, the port of a VM, is {}, and {} carries packets of at most {limit} bytes",
         port.name,
         port.mtu.unwrap_or_default(),
         bridge.name
@@ -118,7 +121,8 @@ fn find_large_port(links: &Links, bridge: &Link, limit: u32) -> Option<Outcome> 
     )
 }
 
-/// Returns the outcome for leases that announce a larger MTU than the bridge of their network carries.
+/// Returns the outcome for leases that announce an MTU above `limit`, the size of packets that the bridge can
+/// carry.
 fn find_large_lease(input: &Input, bridge: &Link, limit: u32) -> Option<Outcome> {
     let (host_network, tenant) = link_owner(bridge)?;
     let tenants = input.facts.ledger.networks.get(host_network).map(|record| &record.tenants);
@@ -132,7 +136,7 @@ fn find_large_lease(input: &Input, bridge: &Link, limit: u32) -> Option<Outcome>
         is_on_bridge(&network.name).then_some((network, mtu))
     })?;
     let message = format!(
-        "VMs of {} get the MTU {mtu} by DHCP, and {} carries {limit} bytes",
+        "VMs of {} get the MTU {mtu} by DHCP, and {} carries packets of at most {limit} bytes",
         network.name, bridge.name
     );
     let evidence = format!("{}: mtu {mtu}", network.name);
@@ -204,13 +208,13 @@ mod tests {
     #[test]
     fn ports_of_vms_have_at_most_the_mtu_of_the_bridge() {
         assert_eq!(outcome(&shared_bridge_facts(1500, 1500), None).status, Status::Pass);
-        // Another host may have a smaller MTU, which then applies to all VMs.
+        // A port may have a smaller MTU than its bridge: the MTU of VMs is the smallest MTU of all hosts.
         assert_eq!(outcome(&shared_bridge_facts(9000, 1500), None).status, Status::Pass);
         let large = outcome(&shared_bridge_facts(1500, 9000), None);
         assert_eq!(large.status, Status::Warn);
         assert_eq!(
             large.message,
-            "the MTU of vnet0, the port of a VM, is 9000, and br-tenant carries 1500 bytes"
+            "the MTU of vnet0, the port of a VM, is 9000, and br-tenant carries packets of at most 1500 bytes"
         );
     }
 
@@ -218,10 +222,16 @@ mod tests {
     fn tunnels_need_room_in_the_link_below() {
         assert_eq!(outcome(&tunnel_facts(1450, 1450), None).status, Status::Pass);
         let narrow = outcome(&tunnel_facts(1450, 1400), None);
-        assert!(narrow.message.starts_with("tn5-x carries 1400 bytes"), "{narrow:?}");
+        assert!(
+            narrow.message.starts_with("tn5-x carries packets of at most 1400 bytes"),
+            "{narrow:?}"
+        );
         let large = outcome(&tunnel_facts(1500, 1500), None);
         assert_eq!(large.status, Status::Fail);
-        assert!(large.message.starts_with("eth0 carries 1450 bytes"), "{large:?}");
+        assert!(
+            large.message.starts_with("eth0 carries packets of at most 1450 bytes"),
+            "{large:?}"
+        );
         assert!(large.remedy.unwrap().starts_with("ip link set eth0 mtu 1550"));
     }
 
@@ -249,7 +259,7 @@ mod tests {
         let large = outcome(&facts, leases("cluster-a", 9000));
         assert_eq!(
             large.message,
-            "VMs of cluster-a get the MTU 9000 by DHCP, and br-tenant carries 1500 bytes"
+            "VMs of cluster-a get the MTU 9000 by DHCP, and br-tenant carries packets of at most 1500 bytes"
         );
     }
 

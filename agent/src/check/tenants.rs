@@ -18,8 +18,8 @@ pub(super) const CHECKS: &[Check] = &[
     Check {
         id: "network.uplink",
         title: "uplinks carry the tenant networks",
-        explanation: "The uplink of a tenant network must be up and have at least its MTU, and it must carry every VLAN that a \
-            VM uses.",
+        explanation: "The uplink of a tenant network must be up and have at least the network's MTU, and must \
+            carry every VLAN that a VM uses.",
         run: check_uplink,
     },
     Check {
@@ -60,8 +60,8 @@ fn links_created_by_berth<'a>(input: &'a Input) -> Vec<&'a Link> {
 
 const NO_NETWORKS_MESSAGE: &str = "this host has no tenant networks";
 
-/// Returns the bridges that tenants share. The alias of a bridge that only one tenant uses contains a `/` and the
-/// tenant.
+/// Returns the bridges that tenants share. The alias of a bridge that only one tenant uses contains a `/` and the name
+/// of the tenant.
 fn shared_bridges<'a>(links: &[&'a Link]) -> Vec<&'a Link> {
     let is_shared = |link: &&&Link| {
         let alias = link.alias.as_deref().unwrap_or_default();
@@ -160,7 +160,7 @@ fn check_uplink(input: &Input) -> Outcome {
                 return Outcome::warn(format!("{} is in VLAN {missing}, which {name} does not carry", port.name))
                     .with_evidence(format!("bridge vlan show dev {}", port.name), &vlans.all)
                     .with_evidence(format!("bridge vlan show dev {name}"), &carried)
-                    .remedy("add the tenant to spec.tenantNetworks, or start the VM on a host that carries it");
+                    .remedy("add the tenant to spec.tenantNetworks, or start the VM on a host with this VLAN");
             }
         }
     }

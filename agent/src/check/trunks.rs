@@ -45,7 +45,8 @@ fn check_trunk(input: &Input) -> Outcome {
                 outcome.remedy("ip link show; journalctl -u berth-agent; the agent needs CAP_NET_RAW")
             }
             Some(TrunkUnknownReason::VlansWithoutPeers) => outcome.remedy(
-                "kubectl get inode -o yaml: if another host has these VLANs, add them to the switch ports of both",
+                "kubectl get inode -o yaml: if another host has these VLANs, add them to the switch ports of both \
+                 hosts",
             ),
             // It is no fault if this host is the only host, or the first host with these VLANs.
             Some(TrunkUnknownReason::NoPeers) | None => {
