@@ -36,7 +36,7 @@ pub struct Input<'a> {
     pub not_applied_reason: Option<&'a str>,
     /// Reason why no change can be applied.
     pub blocked_reason: Option<&'a str>,
-    /// Facts about KVM, as in the report.
+    /// Facts about KVM, as in `status.capabilities.kvm`.
     pub kvm: &'a Kvm,
     /// Desired state, without the parts of the spec that have faults.
     pub spec: &'a InfraNodeSpec,
@@ -344,7 +344,7 @@ fn credential_valid_condition(certificate: &Validity, now: SystemTime) -> Condit
     }
 }
 
-/// Returns the condition TrunkVerified; `None` if no network has VLANs on the wire.
+/// Returns the condition TrunkVerified; `None` if no host network carries VLANs.
 fn trunk_verified_condition(trunks: &BTreeMap<String, TrunkStatus>) -> Option<ConditionState> {
     let with_state = |state| trunks.iter().find(|(_, trunk)| trunk.state == state);
     if let Some((network, trunk)) = with_state(TrunkState::Missing) {

@@ -104,8 +104,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     };
     let root = root.map_err(|error| unreachable(error.into()))?;
     let _lock = if arguments.observe {
-        // With `--observe` the agent saves no original values, but two agents of one host would overwrite
-        // the status of each other.
+        // With `--observe` the agent saves no original values, so that it runs even if the lock cannot be created. But
+        // if another agent holds the lock, this agent does not start: each would overwrite the status of the other.
         match root.lock(state_folder::LOCK_FILE) {
             Err(held @ LockError::HeldByProcess(_)) => return Err(unreachable(held.into())),
             other => other.ok(),

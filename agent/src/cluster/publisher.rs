@@ -213,8 +213,8 @@ impl Publisher {
         let api = &self.objects.infra_nodes;
         let mut result = with_timeout(api.patch_status(&name, &params, &patch)).await;
         // The controller sets conditions of an agent that is unresponsive. This agent is responsive, so it takes
-        // ownership of these conditions by force. Kubernetes 1.20 treats all conditions as one value, which then also
-        // has conditions of lost and drained hosts; the controller applies them again.
+        // ownership of these conditions by force. Kubernetes 1.20 treats all conditions as one value: the agent then
+        // also overwrites the controller's conditions of lost and drained hosts, which the controller applies again.
         let is_controller_field = |_: &str, manager: &str| CONDITION_MANAGERS.contains(&manager);
         if result.as_ref().is_err_and(|error| can_force_conflicts(error, is_controller_field)) {
             result = with_timeout(api.patch_status(&name, &params.force(), &patch)).await;

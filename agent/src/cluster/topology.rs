@@ -151,8 +151,8 @@ impl Publisher {
                 self.set_published(desired);
                 Ok(())
             }
-            // Another manager wrote the object first, or the fields of the object are older than
-            // `managedFields`.
+            // Another manager wrote the object after it was read, or the object was written before the API server
+            // recorded `managedFields`.
             Err(error) => match format_field_conflicts(&error) {
                 Some(conflicts) => {
                     self.record_conflict(&conflicts);

@@ -142,8 +142,8 @@ impl DesiredReader {
         self.store = Some(store);
     }
 
-    /// Returns the manifest. If there is no manifest yet, or if it cannot be read, returns the empty desired state as
-    /// an error, in the latter case with the reason.
+    /// Returns the manifest. If there is no manifest yet, or if it cannot be read, returns an error with the empty
+    /// desired state; for a manifest that cannot be read, this state contains the reason.
     pub(super) fn read(&mut self, root: &Root) -> Result<ManifestCandidate, Box<HostDesiredState>> {
         let (location, document, generation) = match self.read_document(root) {
             Ok((location, Some(document), generation)) => (location, document, generation),

@@ -59,11 +59,11 @@ const IFLA_MASTER: u16 = 10;
 /// Size of the receive buffer. When an uplink with a thousand VLAN links goes down, the kernel
 /// sends about 20 MB.
 const RECEIVE_BUFFER_BYTES: usize = 16 << 20;
-/// Delay after an overflow of the socket.
+/// Delay before links are read again after the socket overflowed, because more events of the same cause may follow.
 pub(super) const OVERFLOW_DELAY: Duration = Duration::from_millis(100);
 
 impl WatchedLinks {
-    /// Returns the watched links for a single link.
+    /// Returns a `WatchedLinks` that contains a single link.
     pub(super) fn for_link(index: u32, name: &str) -> Self {
         Self { indexes: [index].into(), names: [name.to_owned()].into(), ..Self::default() }
     }
@@ -128,8 +128,8 @@ pub(super) fn open_socket() -> io::Result<TokioSocket> {
     Ok(socket)
 }
 
-/// Sends a trigger for each relevant message, until the receiver is dropped. The service that answers DHCP requests of
-/// new ports does not wait for the cycle.
+/// Sends a trigger for each relevant message, until the receiver is dropped. Also notifies the service that answers
+/// DHCP requests at once, so that VMs on new ports do not wait for the cycle.
 pub(super) async fn watch(
     socket: TokioSocket,
     watched_links: Arc<Mutex<WatchedLinks>>,

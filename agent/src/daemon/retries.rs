@@ -33,8 +33,8 @@ impl RetryTracker {
         self.retries_by_attempt.clear();
     }
 
-    /// Allows retries of failed changes of links after a short time. They are not allowed at once, because a failed
-    /// change itself may have caused the event.
+    /// Allows retries of failed changes of links after a short time. Immediate retries could repeat forever, because a
+    /// failed change itself may have caused the event.
     pub(super) fn retry_links_soon(&mut self, now: Instant) {
         let failures = &self.link_failures;
         let link_attempts =
