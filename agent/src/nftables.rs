@@ -1,5 +1,5 @@
-//! Changes the nftables table of the bridge family by netlink. The table is replaced or deleted as a whole;
-//! each replacement is one transaction, which the kernel applies completely or not at all.
+//! Changes the nftables table of the bridge family through netlink. The table is replaced or deleted as a whole; each
+//! replacement is one transaction, which the kernel applies completely or not at all.
 
 use std::io;
 
@@ -42,7 +42,7 @@ pub(crate) struct NftablesWriter {
 }
 
 impl NftablesWriter {
-    /// Opens a socket. The kernel loads its module `nfnetlink` for it.
+    /// Opens a socket. If necessary, the kernel loads its module `nfnetlink`.
     ///
     /// # Errors
     /// If the kernel has no netfilter netlink.

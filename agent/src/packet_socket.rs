@@ -1,8 +1,9 @@
-//! Packet sockets (`packet(7)`), each of which receives the frames of one link and sends frames by it.
+//! Packet sockets (`packet(7)`), each of which receives and sends the frames of one link.
 //!
 //! A socket for a single protocol receives nothing on a bridge port: the bridge takes the frame before the kernel
 //! delivers it by protocol. So the sockets are for all protocols (`ETH_P_ALL`), and a filter in the kernel selects the
-//! frames. The filter is attached while the socket has no protocol, so the socket never receives another frame.
+//! frames. The filter is attached before the socket is bound to a protocol, so the socket never receives a frame that
+//! the filter does not accept.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, IntoRawFd as _, OwnedFd};
@@ -20,11 +21,12 @@ use tokio::io::unix::AsyncFd;
 #[derive(Debug)]
 pub(crate) struct PacketSocket(AsyncFd<OwnedFd>);
 
-/// A received frame, from its destination address on.
+/// A received Ethernet frame; the bytes begin with the destination address.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Frame<'a> {
     pub(crate) bytes: &'a [u8],
-    /// True if the host, or another port of the bridge, sends the frame by the link.
+    /// True if the frame is sent through the link, by the host or by another port of the bridge; false if it was
+    /// received.
     pub(crate) is_outgoing: bool,
 }
 
@@ -83,7 +85,7 @@ impl PacketSocket {
         SockRef::from(self.0.get_ref()).attach_filter(filter)
     }
 
-    /// Sends a frame by the link. The kernel does not deliver it to this socket.
+    /// Sends a frame through the link. The kernel does not deliver the sent frame to this socket.
     ///
     /// # Errors
     /// Returns the error of the kernel, also if the link's queue is full.
@@ -93,8 +95,8 @@ impl PacketSocket {
     }
 }
 
-/// Binds a socket to all protocols of a link (`Layer2`), or to one (`Layer3`). `nix` and `socket2` have no safe function
-/// that creates the address.
+/// Binds a socket to a link, for all protocols (`Layer2`) or for one protocol (`Layer3`). `nix` and `socket2` have no
+/// safe function that creates the address.
 ///
 /// # Errors
 /// If the link does not exist, or the process may not open the socket.
@@ -107,7 +109,7 @@ pub(crate) fn bind(socket: &OwnedFd, index: u32, channel_type: ChannelType) -> i
         ips: Vec::new(),
         flags: 0,
     };
-    // The channel closes its descriptor when it is dropped, so it gets a duplicate.
+    // The channel closes its descriptor when it is dropped, so it receives a duplicate of the socket's descriptor.
     let config = Config {
         socket_fd: Some(socket.try_clone()?.into_raw_fd()),
         channel_type,

@@ -1,5 +1,5 @@
-//! Declines of addresses (DHCPDECLINE, DHCPv6 Decline). A decline counts only if it arrives by the port on which the
-//! bridge has learned the Ethernet address of the lease. Otherwise a VM could block the addresses of other VMs.
+//! Declines of addresses (DHCPDECLINE, DHCPv6 Decline). A decline counts only if it arrives through the port on which
+//! the bridge has learned the Ethernet address of the lease. Otherwise a VM could block the addresses of other VMs.
 //!
 //! The agent's sockets receive a frame before the bridge drops frames with a spoofed source address (`macSpoofCheck`).
 //! The bridge learns addresses only from frames that pass this check, so its forwarding database has the port of the VM
@@ -35,21 +35,21 @@ pub(super) enum DeclineSender {
 }
 
 impl Decline {
-    /// Returns the sender of a decline that arrived by a port with this interface index.
+    /// Returns the sender of a decline that arrived through the port with this interface index.
     ///
     /// # Errors
     /// If the forwarding database cannot be read.
     pub(super) async fn sender(&self, index: u32, port: &ServedPort) -> io::Result<DeclineSender> {
         let (mac, vlan) = (self.mac, port.vlan);
-        // The kernel may wait a long time for the RTNL lock.
+        // The kernel may wait a long time for the RTNL lock, so the request is made on a thread that may block.
         let known =
             tokio::task::spawn_blocking(move || read_forwarding_entry(index, mac, vlan)).await;
         Ok(sender_from(index, known.map_err(io::Error::other).flatten()?))
     }
 }
 
-/// Returns the sender of a frame that arrived by `port`. `known` is the port on which the bridge has learned the source
-/// address of the frame.
+/// Returns the sender of a frame that arrived through `port`. `known` is the port on which the bridge has learned the
+/// source address of the frame.
 fn sender_from(port: u32, known: Option<u32>) -> DeclineSender {
     match known {
         Some(known) if known == port => DeclineSender::Owner,

@@ -1,4 +1,4 @@
-//! Selects the link by which the address probes of each network leave the host.
+//! Selects the link through which the address probes of each network leave the host.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::port_plan::HostNetworks;
 use super::served_network::ServedNetwork;
 use crate::plan::network::link_owner;
 
-/// A link by which the frames of a tenant's network leave the host.
+/// A link through which the frames of a tenant's network leave the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ExitLink {
     pub(super) name: LinkName,

@@ -62,7 +62,7 @@ impl DhcpMetrics {
         );
         registry.register(
             "berth_dhcp_address_conflicts",
-            "Rounds of probes that another machine answered",
+            "Times that another machine answered the probes of a leased address",
             self.address_conflicts.clone(),
         );
         registry.register(

@@ -12,15 +12,15 @@ use tokio::sync::{Notify, broadcast};
 
 use super::served_network::ServedNetwork;
 
-/// Maximum number of probes that are queued for a busy port. If the port misses a probe, the next probe of the round
-/// replaces it.
+/// Maximum number of probes that are queued for a busy port. A missed probe does no harm, because each address is
+/// probed several times.
 const MAX_QUEUED_PROBES: usize = 16;
 
 /// Address probes of one network.
 #[derive(Debug)]
 pub(super) struct NetworkProbes {
     probes: Mutex<AddressProbes>,
-    /// Probes for the guests of ports. A port whose guest has a lease does not receive them.
+    /// Address probes that each port sends to its guest. A port unsubscribes once its guest is known to have a lease.
     to_guests: broadcast::Sender<Probe>,
     changed: Notify,
     started: Instant,
@@ -55,8 +55,8 @@ impl NetworkProbes {
         self.lock().set_leases(&leases, self.now());
     }
 
-    /// Returns the states of the addresses of a lease, whose guest sent a frame: IPv4, then IPv6. Addresses that are
-    /// not yet probed are probed next.
+    /// Returns the states of the IPv4 and the IPv6 address of a lease whose guest sent a frame. Addresses that are not
+    /// yet probed are probed next.
     pub(super) fn states_for_guest(&self, lease: &Lease) -> (AddressState, AddressState) {
         let mut probes = self.lock();
         let mut state = |address: Option<IpAddr>| {
@@ -93,7 +93,7 @@ impl NetworkProbes {
         self.lock().conflicts().collect()
     }
 
-    /// Returns the probes for the guest of a port.
+    /// Subscribes a port to the probes that it sends to its guest.
     pub(super) fn subscribe(&self) -> broadcast::Receiver<Probe> {
         self.to_guests.subscribe()
     }
@@ -115,7 +115,7 @@ fn addresses(lease: &Lease) -> impl Iterator<Item = IpAddr> + use<> {
     ipv4.into_iter().chain(lease.ipv6.map(IpAddr::V6))
 }
 
-/// Waits for the next probe for the guest of a port; forever without a receiver.
+/// Waits for the next probe that a port sends to its guest; waits forever without a receiver.
 pub(super) async fn next_probe(receiver: &mut Option<broadcast::Receiver<Probe>>) -> Probe {
     if let Some(receiver) = receiver {
         loop {

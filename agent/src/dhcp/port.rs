@@ -37,7 +37,8 @@ impl Port {
         !self.responders.is_empty()
     }
 
-    /// Returns the machine with this Ethernet address.
+    /// Returns the name of the machine whose lease has this Ethernet address, or the address itself if there is no such
+    /// lease.
     pub(super) fn machine(&self, mac: MacAddress) -> String {
         self.network.machine(mac)
     }
@@ -75,8 +76,8 @@ impl Port {
         advertisements?.pop().or_else(|| self.observer.as_ref()?.advertisement())
     }
 
-    /// Returns the responder of a guest. Without an address, or for an address without a lease, returns the observer:
-    /// it gives no answer, but recognizes the frames of foreign servers.
+    /// Returns the responder of a guest. Without an address, or for an address without a lease, returns the observer,
+    /// which sends no answers but recognizes the frames of foreign servers.
     fn responder(&mut self, mac: Option<MacAddress>) -> Option<&mut PortResponder> {
         let Some(lease) = mac.and_then(|mac| self.network.leases.get(&mac)) else {
             return self.observer.as_mut();

@@ -1,4 +1,4 @@
-//! The task of one port: receives frames of the guest, and sends the answers by the same port.
+//! The task of one port: receives frames of the guest, and sends the answers through the same port.
 
 use std::io;
 use std::sync::Arc;
@@ -135,7 +135,7 @@ fn set_filter(socket: &PacketSocket, plan: &ServedPort, filter: &[SockFilter]) {
     }
 }
 
-/// Answers or reports a frame. Returns the decline in it, if there is one.
+/// Answers or reports a frame. Returns the [`Decline`] if the frame is a DHCPDECLINE or a DHCPv6 Decline.
 fn answer_frame(
     socket: &PacketSocket,
     port: &mut Port,
@@ -204,7 +204,7 @@ async fn handle_decline(
 }
 
 fn report_problem(shared: &DhcpContext, plan: &ServedPort, problem: Problem) {
-    // While the channel is full, other problems of the network are about to be reported.
+    // A full channel already contains problems of this network that will be reported, so this problem may be dropped.
     drop(shared.problems.try_send(PortProblem { port: plan.clone(), problem }));
 }
 

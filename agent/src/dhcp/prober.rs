@@ -1,4 +1,5 @@
-//! The task that probes the addresses of one network: through the ports of VMs, and by the link that leaves the host.
+//! The task that probes the addresses of one network: through the ports of VMs, and through the link by which frames
+//! leave the host.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,7 +21,7 @@ use crate::packet_socket::{Frame, PacketSocket};
 
 /// Time for each frame of a probe, so that all networks of the host together send at most 1000 frames per second.
 const FRAME_INTERVAL: Duration = Duration::from_millis(1);
-/// Receive buffer for answers by the link that leaves the host.
+/// Receive buffer for answers through the link that leaves the host, in bytes.
 const RECEIVE_BUFFER_BYTES: usize = 128 << 10;
 
 /// Time after which conflicts are published while many probes follow each other.
@@ -68,8 +69,8 @@ impl Prober {
         let mut exit: Option<ExitSocket> = None;
         let mut published = Instant::now();
         loop {
-            // New leases are read between two probes, because a round of probes may be long, and a VM may boot during
-            // it.
+            // New leases are read between two probes: probing all addresses may take long, and a VM may boot in the
+            // meantime.
             match network.has_changed() {
                 Ok(true) => self.probes.set_leases(&network.borrow_and_update()),
                 Ok(false) => {}
@@ -96,7 +97,8 @@ impl Prober {
                 ProbeStep::Idle => None,
             };
             self.publish_conflicts();
-            // No answer arrives later than this interval after a probe.
+            // No answer is expected later than [`PROBE_INTERVAL`] after a probe, so the socket is closed if the next
+            // probe is later.
             if until.is_none_or(|until| until > PROBE_INTERVAL) {
                 exit = None;
             }
@@ -118,13 +120,14 @@ impl Prober {
             // Without the link, the network has no connection to other hosts, so only guests of this host can use the
             // address.
             Err(error) => {
-                tracing::debug!(network = %self.name, link = %link.name, %error, "failed to probe addresses by a link");
+                tracing::debug!(network = %self.name, link = %link.name, %error, "failed to probe addresses");
                 None
             }
         }
     }
 
-    /// Sends a probe to the guests of ports and by the link, and then waits [`FRAME_INTERVAL`] for each frame.
+    /// Sends a probe through the ports to their guests, and through the exit link. Then waits [`FRAME_INTERVAL`] for
+    /// each frame that was sent.
     async fn send(&self, probe: Probe, exit: Option<&ExitSocket>) {
         let _guard = self.prober_context.send_lock.lock().await;
         let mut frames = self.probes.send_to_guests(probe);
@@ -165,7 +168,8 @@ impl Prober {
             let port = ServedPort { name, network, vlan: link.vlan };
             let machine = self.network.borrow().machine(conflict.owner);
             let problem = Problem::AddressInUse { conflict, machine };
-            // While the channel is full, other problems of the network are about to be reported.
+            // A full channel already contains problems of this network that will be reported, so this problem may be
+            // dropped.
             drop(self.shared.problems.try_send(PortProblem { port, problem }));
             self.shared.metrics.address_conflicts.inc();
         };
@@ -233,7 +237,7 @@ mod tests {
     async fn a_new_lease_and_the_end_of_a_network_are_noticed_between_probes() {
         let started = Instant::now();
         let probes = Arc::new(NetworkProbes::new(started));
-        // A probe takes 50 ms, and a round of probes of all addresses takes 9 s.
+        // With 50 ports, a probe takes 50 ms, and three probes of each of the 60 addresses take 9 s.
         let ports: Vec<_> = (0..50).map(|_| probes.subscribe()).collect();
         let (network_sender, network) = watch::channel(network_with_leases(60));
         let (exit_sender, exit) = watch::channel(None);

@@ -75,8 +75,8 @@ impl PortProblem {
 
 /// Time until the same problem is reported again.
 const REPORT_INTERVAL: Duration = Duration::from_secs(3600);
-/// Maximum number of problems of one reason that are remembered for one network. A guest can send with any source
-/// address, to all ports of its own network and to no other network, so it exhausts no other network's memory.
+/// Maximum number of problems of one reason that are remembered for one network. A guest can cause any number of
+/// problems with forged source addresses, but only in its own network, so the limit is per network.
 const MAX_PROBLEMS: usize = 16;
 
 /// Key of a problem: two problems of one network with equal keys count as one problem.

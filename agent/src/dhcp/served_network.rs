@@ -22,12 +22,13 @@ impl ServedNetwork {
         Self { options: network, leases }
     }
 
-    /// Returns the machine with this Ethernet address.
+    /// Returns the name of the machine whose lease has this Ethernet address, or the address itself if there is no such
+    /// lease.
     pub(super) fn machine(&self, mac: MacAddress) -> String {
         self.leases.get(&mac).map_or_else(|| mac.to_string(), |lease| lease.machine.clone())
     }
 
-    /// Returns the VLAN id or the VNI, if the leases name it.
+    /// Returns the VLAN id or the VNI of the network, if the HostLeases contains it.
     pub(super) fn segment(&self) -> Option<u32> {
         self.options.vlan.map(|vlan| u32::from(u16::from(vlan))).or(self.options.vni)
     }

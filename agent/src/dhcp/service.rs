@@ -152,7 +152,7 @@ impl Drop for RunningPort {
 enum ServiceError {
     #[error("the links of this host cannot be read: {0}")]
     Links(#[source] io::Error),
-    #[error("port {port}: {error}; guests of {count} ports get no answer")]
+    #[error("port {port}: {error}; guests on {count} ports get no answer")]
     Ports { port: String, error: io::Error, count: usize },
 }
 
