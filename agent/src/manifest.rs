@@ -27,8 +27,8 @@ pub struct Manifest {
     pub faults: Vec<Fault>,
     /// The parts and networks that have faults, and are neither changed nor restored.
     pub unparsed: UnparsedParts,
-    /// Leases of the second document of the manifest, a HostLeases. Without such a document there are no leases; `None`
-    /// if they are unknown.
+    /// Leases of the second document of the manifest, a HostLeases; no leases without such a document, and `None` if
+    /// the document cannot be read.
     pub leases: Option<Arc<HostLeasesSpec>>,
 }
 
@@ -42,7 +42,7 @@ pub struct UnparsedParts {
 }
 
 impl UnparsedParts {
-    /// Returns all parts except these.
+    /// Returns a value in which all parts except `parts` are unparsed.
     #[must_use]
     pub fn all_except(parts: &[SpecPart]) -> Self {
         let others = SpecPart::ALL.into_iter().filter(|part| !parts.contains(part));

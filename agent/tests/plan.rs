@@ -476,7 +476,10 @@ fn ksm_auto_uses_the_kernel_advisor_or_free_memory() {
     let tree = host::rack1_a();
     let auto = |tree: &Tree, more: &str| run_plan(tree, &format!("  ksm: {{mode: Auto{more}}}"));
     let lines = auto(&tree, ", pagesToScan: 500").change_lines();
-    assert!(lines[1].contains("BLOCKED with mode Auto the kernel's advisor sets it"), "{lines:?}");
+    assert!(
+        lines[1].contains("BLOCKED with mode Auto only the kernel's advisor can set this value"),
+        "{lines:?}"
+    );
 
     std::fs::remove_file(tree.path().join("sys/kernel/mm/ksm/advisor_mode")).unwrap();
     let total = 528_482_304u64;

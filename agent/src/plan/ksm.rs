@@ -5,7 +5,7 @@
 //! later), which controls ksmd. On a kernel without an advisor, ksmd runs when memory is short: it starts
 //! below 20 % available memory and stops above 25 %. It scans more pages per wake-up if less memory is
 //! available (see [`SCAN_LEVELS`]). Between 20 % and 25 % ksmd stays as it is, and the level changes only when
-//! the available memory is two percentage points outside it, so that the settings do not alternate.
+//! the available memory is two percentage points outside the current level, so that the settings do not alternate.
 
 use berth_api::Bytes;
 use berth_api::infra_node::{KsmMode, KsmOwner};
@@ -54,7 +54,8 @@ pub(super) fn add_targets(input: Input, targets: &mut Targets) {
             );
             if let Some(pages) = pages.take() {
                 targets.set_target(ksm(KsmSetting::PagesToScan), SettingValue::Number(pages));
-                let reason = "with mode Auto the kernel's advisor sets it, and it cannot be written; use mode On";
+                let reason =
+                    "with mode Auto only the kernel's advisor can set this value; use mode On";
                 targets.blocked.insert(ksm(KsmSetting::PagesToScan), reason.to_owned());
             }
             Some(1)
@@ -81,8 +82,8 @@ pub(super) fn add_targets(input: Input, targets: &mut Targets) {
     }
 }
 
-/// Returns 1 if ksmd should run and 0 if it should stop, for mode Auto on a kernel without an advisor, and sets
-/// `pages`. Returns `None` if ksmd stays as it is.
+/// Returns 1 if ksmd should run and 0 if it should stop, for mode Auto on a kernel without an advisor. If ksmd should
+/// run, also sets `pages`, the number of pages to scan at each wake-up. Returns `None` if ksmd stays as it is.
 fn desired_run_state(input: Input, pages: &mut Option<u64>) -> Option<u64> {
     let (Some(available), Some(total)) =
         (input.settings.available_memory, input.facts.memory.total)

@@ -63,8 +63,7 @@ pub fn plan(input: Input) -> Plan {
             now.is_none() && matches!(setting, Setting::IrqAffinity(_))
         };
         let current_value = current_setting_value(input, *setting);
-        // The advisor changes this setting all the time, so that it may equal the original value by
-        // chance.
+        // KSM's advisor changes `pages_to_scan` all the time, so that the value may equal the original value by chance.
         let by_advisor = *setting == Setting::Ksm(KsmSetting::PagesToScan)
             && input.facts.ledger.entries.contains_key(&Setting::Ksm(KsmSetting::AdvisorMode));
         if device_removed(&current_value)

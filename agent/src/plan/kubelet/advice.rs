@@ -1,4 +1,4 @@
-//! Steps for an administrator towards the kubelet's desired configuration.
+//! Steps by which an administrator changes the kubelet to its desired configuration.
 
 use berth_api::infra_node::KubeletMode;
 use serde::Serialize;

@@ -27,24 +27,24 @@ pub(super) fn refused_checkpoints(
     all.into_iter().filter_map(|(name, reason)| Some((name, reason?))).collect()
 }
 
-/// Claim of the kubelet's Memory Manager on a pool.
+/// What the kubelet's Memory Manager requires of the number of pages in a pool.
 ///
-/// The Memory Manager counts the pages of every zone when it starts, and keeps the numbers in its memory and in
-/// its checkpoint. It refuses to start if they differ from the actual numbers (`areMachineStatesEqual` of its
-/// static policy).
+/// The Memory Manager counts the pages of every zone when it starts, and stores the numbers in its memory and in its
+/// checkpoint. The kubelet refuses to start if the stored numbers differ from the actual numbers
+/// (`areMachineStatesEqual` of the Memory Manager's static policy).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum PoolClaim {
-    /// No claim: the pool may have any number of pages.
+    /// The Memory Manager has counted no pages of the pool, which may have any number of pages.
     Unclaimed,
-    /// The kubelet has counted this number of pages, but it is stopped and its node is drained. Any number is
-    /// possible after this checkpoint is removed.
+    /// The kubelet has counted this number of pages (`None` if it is unknown), but it is stopped and its node is
+    /// drained. After the checkpoint with this path is removed, the pool may have any number of pages.
     RemovableCheckpoint(Option<u64>, String),
-    /// The kubelet has counted this number of pages (`None` if it is unknown). Any other number is
-    /// blocked until the steps in the text are done.
+    /// The kubelet has counted this number of pages (`None` if it is unknown). A change to any other number is blocked
+    /// until the steps in this text are done.
     FixedPageCount(Option<u64>, String),
 }
 
-/// Returns the claim of the kubelet's Memory Manager on a pool.
+/// Returns what the kubelet's Memory Manager requires of the number of pages in a pool.
 pub(crate) fn memory_manager_claim(input: Input, zone: u32, size: PageSize) -> PoolClaim {
     let kubelet = &input.facts.kubelet;
     let state = kubelet.memory_state.as_ref();
@@ -77,8 +77,8 @@ pub(crate) fn memory_manager_claim(input: Input, zone: u32, size: PageSize) -> P
     PoolClaim::FixedPageCount(pages, reason)
 }
 
-/// Returns the removal of a checkpoint whose page numbers differ from the actual and the desired
-/// numbers.
+/// Returns the change that removes the Memory Manager's checkpoint, whose numbers of huge pages are neither the actual
+/// nor the desired numbers.
 pub(crate) fn remove_checkpoint(file: String) -> Change {
     Change {
         id: ChangeId::KubeletCheckpoint,

@@ -25,7 +25,7 @@ pub enum Stage {
     Removals,
 }
 
-/// Steps on links, and the data that the rollback ledger records after them.
+/// Steps on links, and the data that the rollback ledger records after the steps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LinkAction {
     /// The host network.
@@ -68,8 +68,8 @@ pub enum FilterAction {
 }
 
 impl FilterAction {
-    /// Returns the same table without the rules against servers among VMs, for a kernel that cannot have them; `None` if
-    /// the table has no such rules.
+    /// Returns the same table without the rules against DHCP servers and routers among VMs, for a kernel that does not
+    /// support these rules; `None` if the table has no such rules.
     #[must_use]
     pub fn without_guard(&self) -> Option<Self> {
         let Self::Replace(filter) = self else { return None };
@@ -105,7 +105,7 @@ impl LinkAction {
         self.ops.iter().any(opens)
     }
 
-    /// Returns the link that becomes a port, and its bridge.
+    /// Returns the link that becomes a port of a bridge, and the bridge; `None` if no link does.
     #[must_use]
     pub fn joined_uplink(&self) -> Option<(&LinkName, &LinkName)> {
         self.ops.iter().find_map(|op| match op {

@@ -11,11 +11,10 @@ use berth_host_facts::links::Link;
 pub(super) struct DesiredNetwork<'a> {
     pub(super) name: &'a str,
     pub(super) scenario: Scenario<'a>,
-    /// The link by which frames leave the host; for Vxlan the link with the local address of the
-    /// tunnels.
+    /// The link through which frames leave the host; for Vxlan the link with the local address of the tunnels.
     pub(super) uplink: &'a Link,
-    /// Settings from which the links of this network are created. A difference counts as drift only if
-    /// the settings have not changed.
+    /// Settings from which the links of this network are created. The rollback ledger stores them: a link that differs
+    /// counts as drift only if these settings are still the stored ones.
     pub(super) settings: String,
     /// Maximum transmission unit in bytes.
     pub(super) mtu: u32,

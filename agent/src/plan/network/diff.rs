@@ -119,7 +119,7 @@ pub(super) fn find_differences(desired: &DesiredLink, link: &Link) -> Vec<Differ
         link.ip_options.is_ipv6_disabled.map(|disabled| on_or_off(!disabled)),
         on_or_off(false),
     );
-    // A kernel without IPv6 reports neither property.
+    // A kernel without IPv6 reports neither of the two IPv6 properties, and both count as equal.
     if link.ip_options.is_ipv6_disabled != Some(true) {
         compare(
             "IPv6 addresses",
@@ -144,7 +144,8 @@ pub(super) fn find_differences(desired: &DesiredLink, link: &Link) -> Vec<Differ
         compare("VLAN filtering", link.vlan_filtering.map(on_or_off), on_or_off(*vlan_aware));
         let arp = link.ip_options.arp_ignore.map(|value| value.to_string());
         compare("arp_ignore", arp, ARP_IGNORE_ALL.to_string());
-        // On a link without addresses and routes, loose mode drops the same packets as strict mode.
+        // Of `rp_filter`, only the value 0 (off) counts as a difference: on a link without addresses and routes, loose
+        // mode drops the same packets as strict mode.
         let filter =
             link.ip_options.rp_filter.filter(|value| *value == 0).map(|value| value.to_string());
         compare("rp_filter", filter, RP_FILTER_STRICT.to_string());
