@@ -32,9 +32,9 @@ pub struct Input<'a> {
     pub plan: &'a Plan,
     /// Faults of the spec.
     pub faults: &'a [Fault],
-    /// Reason why no part of the spec is applied, such as a missing manifest.
+    /// Reason why no part of the spec is applied, such as a missing manifest; `None` if the spec is applied.
     pub not_applied_reason: Option<&'a str>,
-    /// Reason why no change can be applied.
+    /// Reason why no change can be applied; `None` if changes can be applied.
     pub blocked_reason: Option<&'a str>,
     /// Facts about KVM, as in `status.capabilities.kvm`.
     pub kvm: &'a Kvm,

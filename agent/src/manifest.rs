@@ -19,7 +19,7 @@ use crate::host_leases;
 /// A parsed manifest, with the faults of the parts that could not be parsed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Manifest {
-    /// Name of the InfraNode (`metadata.name`).
+    /// Name of the InfraNode (`metadata.name`); `None` if it is missing or malformed.
     pub name: Option<String>,
     /// The parts of the spec without faults.
     pub spec: InfraNodeSpec,

@@ -41,7 +41,7 @@ impl std::fmt::Debug for Netlink {
 pub struct KernelRefusal {
     /// Error number of the kernel.
     pub errno: Errno,
-    /// Text of the extended acknowledgement, if the kernel sends one.
+    /// Text of the extended acknowledgement; `None` if the kernel sent no text.
     pub extended_ack: Option<String>,
 }
 

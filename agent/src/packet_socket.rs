@@ -32,7 +32,7 @@ pub(crate) struct Frame<'a> {
 
 /// Maximum length of a frame; the rest of a longer frame is dropped.
 const MAX_FRAME_BYTES: usize = 2048;
-/// Maximum number of frames for one call of [`PacketSocket::receive`], so that one link does not delay the others.
+/// Maximum number of frames for one call of [`PacketSocket::receive`], so that a busy link does not delay other links.
 pub(crate) const BATCH_SIZE: usize = 8;
 
 impl PacketSocket {

@@ -17,16 +17,16 @@ pub struct ApplyContext<'a> {
     pub(super) boot_id: &'a str,
     /// Called after each step, also within a long change, so that a watchdog sees progress.
     pub(super) progress: &'a dyn Fn(),
-    /// Time limit for the removal of links in one cycle. Later cycles remove the remaining links.
+    /// Time limit for the removal of links in one cycle; `None` for no limit. Later cycles remove the remaining links.
     pub(super) removal_time_limit: Option<Duration>,
     /// True for a dry run.
     pub(super) dry_run: bool,
     /// Resolves the addresses of the API server; returns no address if the host is in no cluster.
     pub(super) api_servers: &'a dyn Fn() -> Vec<SocketAddr>,
     pub(super) systemd: OnceCell<std::result::Result<Systemd, SystemdError>>,
-    /// Model of a kernel, which tests use instead of the running kernel.
+    /// Model of a kernel, which tests use; `None` for the running kernel.
     pub(super) kernel: Option<&'a RefCell<dyn Kernel + 'static>>,
-    /// Reason why no change may be applied.
+    /// Reason why no change may be applied; `None` if changes may be applied.
     pub(super) blocked_reason: Option<ApplyBlocked>,
 }
 

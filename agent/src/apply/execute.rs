@@ -58,7 +58,7 @@ pub fn apply(
     let mut ledger_outcome = None;
     if updated_ledger != saved {
         // A failure of this save does not stop the agent: the original values were saved before the changes, and the
-        // next cycle derives the other entries from the host again.
+        // next cycle derives the missing entries from the host again.
         if let Err(error) = save_ledger(&updated_ledger, context.root, context.boot_id) {
             let outcome = Outcome::new_ledger_failure(&error);
             report(&outcome);

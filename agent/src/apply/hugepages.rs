@@ -14,7 +14,7 @@ use berth_host_facts::setting::SettingValue;
 
 /// Number of consecutive tries without a new page after which no further try is made.
 const MAX_TRIES_WITHOUT_PROGRESS: u32 = 3;
-/// Maximum number of tries.
+/// Maximum number of tries, which limits the sum of the waits between them to 2 s.
 const MAX_TRIES: u32 = 20;
 /// Wait between tries: per-CPU caches are drained and freed pages merge in the meantime.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);

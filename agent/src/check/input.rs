@@ -20,9 +20,10 @@ pub struct Input<'a> {
     pub identity: Identity,
     /// Names of the disks, and the sum of their sizes; `None` if the tree has no block devices.
     pub disks: Option<(Vec<String>, Bytes)>,
-    /// SMT setting of the administrator (`smt/control`): `on`, `off`, `forceoff`, ...
+    /// SMT setting of the administrator (`smt/control`): `on`, `off`, `forceoff`, ...; `None` if it cannot be read.
     pub smt_control: Option<String>,
-    /// Client certificate of an agent that runs as a systemd service, or the error that prevented reading it.
+    /// Client certificate of an agent that runs as a systemd service, or the error that prevented reading it; `None` if
+    /// the agent has no certificate.
     pub certificate: Option<Result<ClientCertificate, UnreadableCertificate>>,
     /// Results of the verification of trunks since the host booted; `None` if there are none.
     pub trunks: Option<TrunkRecord>,

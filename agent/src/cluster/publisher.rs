@@ -27,13 +27,14 @@ use berth_runtime::field_conflicts::{FieldConflicts, conflicting_managers, remov
 pub struct Report {
     /// The host as an InfraNode, including the status.
     pub node: InfraNode,
-    /// Generation of the InfraNode that the cycle applied.
+    /// Generation of the InfraNode that the cycle applied; `None` if the cycle applied the spec that is saved on disk,
+    /// or none.
     pub applied_generation: Option<Generation>,
     /// Bridges that VMs can be attached to, by network; `None` if the links are unknown.
     pub bridges: Option<BTreeMap<String, Vec<LinkName>>>,
     /// True if pods run that a scheduler may have placed by a label, so that labels must not change.
     pub labels_in_use: bool,
-    /// Checkpoint of the kubelet's Memory Manager.
+    /// Checkpoint of the kubelet's Memory Manager; `None` if there is none, or it cannot be read.
     pub memory_state: Option<MemoryManagerState>,
 }
 
@@ -42,7 +43,7 @@ const DEBOUNCE_INTERVAL: Duration = Duration::from_millis(100);
 /// Time after which fields that the server dropped are sent again, because the schema of the server
 /// may have been updated.
 const DROPPED_RETRY_INTERVAL: Duration = Duration::from_secs(600);
-/// Longest retry interval.
+/// Longest retry interval; the interval doubles with each failure.
 const MAX_BACKOFF: Duration = Duration::from_secs(30);
 
 /// Field managers of the controller that own conditions of an InfraNode.

@@ -41,7 +41,7 @@ struct Publisher {
     events: Sender<CycleEvent>,
     /// Object on the API server as of the last read or write, with the UID of its owner, the Node.
     published: Option<(String, Topology)>,
-    /// Time when the agent found that another manager writes the object.
+    /// Time when the agent found that another manager writes the object; `None` without such a conflict.
     conflict_found_at: Option<Instant>,
     /// Last logged error that prevented a write of the object.
     last_error: String,

@@ -41,7 +41,7 @@ pub(super) struct CycleRunner {
     retries: RetryTracker,
     publisher: Publisher,
     scan: ScanResults,
-    /// Results of the verification of trunks that are saved on disk.
+    /// Results of the verification of trunks that this process saved last; `None` if it saved none.
     saved_trunks: Option<TrunkRecord>,
     saved_conflicts: Option<ConflictRecord>,
 }

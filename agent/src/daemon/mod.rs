@@ -50,7 +50,7 @@ use trigger::Trigger;
 const DEBOUNCE_INTERVAL: Duration = Duration::from_millis(100);
 /// Maximum duration of the debounce, after which a cycle starts even if triggers continue to arrive.
 const MAX_DEBOUNCE: Duration = Duration::from_secs(2);
-/// Debounce of link events, and its maximum duration.
+/// Debounce of link events: time without an event after which a cycle starts, and the maximum duration of the debounce.
 const LINK_DEBOUNCE_INTERVALS: (Duration, Duration) =
     (Duration::from_millis(20), Duration::from_millis(200));
 /// Rate limit of cycles that link events start: the number that starts at once, and the interval after which one more

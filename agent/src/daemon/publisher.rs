@@ -56,7 +56,7 @@ pub(super) struct CycleResults<'a> {
     pub(super) node: String,
     pub(super) desired: &'a HostDesiredState,
     pub(super) converged: &'a ConvergeResult,
-    /// CPU time and resident memory of the agent.
+    /// CPU time in seconds and resident memory in bytes of the agent; `None` if they cannot be read.
     pub(super) usage: Option<(f64, f64)>,
 }
 

@@ -11,7 +11,7 @@ use berth_runtime::serve::ListenAddress;
 pub struct Settings {
     /// Source of the desired state.
     pub source: Source,
-    /// Name of the Node, if it differs from the names of the host and the kubelet.
+    /// Name of the Node, if it differs from the names of the host and the kubelet; `None` to use these names.
     pub node_name: Option<String>,
     /// True if the agent only reports and never changes the host.
     pub observe: bool,

@@ -30,11 +30,11 @@ pub(super) struct SharedState {
     is_cycle_running: bool,
     /// True after the first cycle.
     pub(super) is_ready: bool,
-    /// Reason why the desired state is not applied.
+    /// Reason why the desired state is not applied; `None` if it is applied.
     pub(super) not_applied_reason: Option<String>,
     /// Faults of the manifest.
     pub(super) faults: Vec<Fault>,
-    /// The host as an InfraNode with its status.
+    /// The host as an InfraNode with its status; `None` before the end of the first cycle.
     pub(super) node: Option<InfraNode>,
     /// Generation of the InfraNode that the last cycle applied.
     pub(super) applied_generation: Option<Generation>,

@@ -157,7 +157,7 @@ mod tests {
         assert!(port.handle(Direction::FromGuest, &frame_from(2), Uptime::ZERO).is_none());
     }
 
-    /// A network with both families, whose guests with even numbers have no IPv6 address.
+    /// A network with IPv4 and IPv6, whose guests with even numbers have no IPv6 address.
     fn dual_stack_network(count: u8) -> Arc<ServedNetwork> {
         let mut network = ServedNetwork::clone(&network(count));
         let options = LeaseOptions { prefix_length: 64, ..LeaseOptions::default() };

@@ -23,7 +23,7 @@ pub(super) struct ServedPort {
     pub(super) name: LinkName,
     /// Name of the tenant's network.
     pub(super) network: String,
-    /// VLAN of the guest's frames, if the bridge separates VLANs.
+    /// VLAN of the guest's frames; `None` if the bridge does not separate VLANs.
     pub(super) vlan: Option<VlanId>,
 }
 

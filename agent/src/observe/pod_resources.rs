@@ -24,8 +24,8 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 /// Limit of a response in bytes, the same as in the kubelet's own clients.
 const MAX_RESPONSE_BYTES: usize = 16 << 20;
 
-/// Lists the resources that the kubelet has allocated; `Ok(None)` if the kubelet has no such
-/// socket.
+/// Lists the resources that the kubelet has allocated; `Ok(None)` if the kubelet has no socket for the PodResources
+/// API.
 ///
 /// # Errors
 /// If the kubelet does not answer, or the answer is invalid.

@@ -33,8 +33,7 @@ pub struct Change {
     /// Reason why the change is blocked, and the remedy; `None` if it is not blocked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub blocked: Option<String>,
-    /// Files that are removed before the change, because the kubelet would refuse them afterwards (its
-    /// checkpoints).
+    /// Checkpoints of the kubelet that are removed before the change, because the kubelet would refuse them afterwards.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub removes: Vec<String>,
     /// Action that `apply` executes.
@@ -190,7 +189,7 @@ impl Change {
         !self.drift && self.link_action().is_some_and(LinkAction::needs_filter)
     }
 
-    /// Returns the change as text for an operator: a sentence for links, both values for settings.
+    /// Returns the change as text for an operator: a sentence for links; for settings, the current and the new value.
     #[must_use]
     pub fn description(&self) -> String {
         match self.action {

@@ -30,7 +30,7 @@ pub struct Plan {
     /// Advice on the kubelet's configuration, if it differs from the desired one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kubelet: Option<KubeletAdvice>,
-    /// CPUs reserved for the host.
+    /// CPUs reserved for the host; `None` if the spec reserves none, or they cannot be reserved.
     #[serde(rename = "reservedCPUs", skip_serializing_if = "Option::is_none")]
     pub reserved_cpus: Option<CpuSet>,
     /// State of the tenant networks.
@@ -46,7 +46,7 @@ pub struct Plan {
     /// Networks that are in place but not recorded in the rollback ledger.
     #[serde(skip)]
     pub records_to_adopt: BTreeMap<String, NetworkRecord>,
-    /// Reason why guests' control frames cannot be filtered.
+    /// Reason why guests' control frames cannot be filtered; `None` if they can.
     #[serde(skip)]
     pub unfiltered_reason: Option<String>,
     /// True if the spec binds host tasks to the reserved CPUs.

@@ -14,7 +14,7 @@ use crate::apply::outcome::ApplyResult;
 use crate::plan::Change;
 use crate::plan::network::LinkOp;
 
-/// The longest wait after a removal.
+/// Maximum wait after a removal, even if the removal took longer.
 const MAX_WAIT: Duration = Duration::from_millis(200);
 
 /// Removes as many links as the time limit allows, and passes each outcome to `on_result`.

@@ -148,7 +148,7 @@ fn plan_refused_checkpoints(input: Input, active: String, staged: String) -> Opt
 }
 
 /// Returns the removal of the drop-ins that Berth created, if the spec no longer requests them. An active drop-in is
-/// removed only from a drained node with a stopped kubelet, because the policy changes with it.
+/// removed only from a drained node with a stopped kubelet, because its removal changes the policies of the kubelet.
 pub(super) fn plan_drop_in_removal(input: Input) -> Vec<Change> {
     let kubelet = &input.facts.kubelet;
     let mut changes = Vec::new();

@@ -49,12 +49,12 @@ pub struct LinkAction {
     /// these rollback steps fails, the following rollback steps are still applied, unless the failed step may
     /// disconnect links.
     pub rollback_ops: Vec<LinkOp>,
-    /// The network's uplink after the change.
+    /// The network's uplink after the change; `None` if the change does not affect the uplink.
     pub uplink: Option<LinkName>,
     /// True if another change completes this change, so that no tenant is in place after this
     /// change alone.
     pub is_interim: bool,
-    /// Change of the rules that drop guests' control frames.
+    /// Change of the rules that drop guests' control frames; `None` if these rules stay as they are.
     pub filter: Option<FilterAction>,
 }
 

@@ -15,7 +15,7 @@ pub struct DesiredLink {
     pub alias: String,
     /// Maximum transmission unit in bytes.
     pub mtu: u32,
-    /// The bridge that the link is a port of.
+    /// The bridge that the link is a port of; `None` if the link is not a port.
     pub master: Option<LinkName>,
     /// Kind of the link, with its properties.
     pub kind: DesiredKind,
