@@ -1,9 +1,9 @@
 //! Reports objects that cannot be parsed. For each such object, the controller sets a condition of the object and emits
 //! an Event about it, so that the author of the object can see the problem.
 //!
-//! The API server rejects most of these objects because of their schemas. The remaining objects were written under
-//! older schemas or by another version, or violate a rule that a schema cannot express. The last valid version of such
-//! an object stays in effect until the object is corrected.
+//! The API server rejects most malformed objects because of the schema in the CRD. The remaining ones were written
+//! under an older schema or by another version of Berth, or violate a rule that a schema cannot express. The last valid
+//! version of a malformed object stays in effect until the object is corrected.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,14 +26,14 @@ use super::context::Context;
 use super::events::EventEmitter;
 use crate::profiles::{ConditionUpdate, new_condition};
 
-/// Kinds that have a `Ready` condition of the controller. The agent writes the `Ready` condition of an InfraNode.
+/// Kinds whose `Ready` condition the controller writes. The agent writes the `Ready` condition of an InfraNode.
 const KINDS_WITH_STATUS: [&str; 3] = ["HostProfile", "InfraConfig", "TenantCluster"];
 /// HTTP status code of a refusal because of the content of the object.
 const INVALID: u16 = 422;
-/// Delay before reports that could not be written are retried.
+/// Delay before a report that could not be written is retried.
 const RETRY_DELAY: Duration = Duration::from_secs(30);
 
-/// Reports the objects that cannot be parsed, until the future is dropped.
+/// Reports the objects that cannot be parsed, until this future is dropped.
 pub(super) async fn run(context: Arc<Context>) {
     let malformed = context.watch_health.malformed_objects();
     let mut reported: BTreeMap<ObjectKey, Option<String>> = BTreeMap::new();
@@ -108,8 +108,8 @@ async fn report_object(
         let ready = new_condition(&update, &before, metadata.generation, &now_in_seconds());
         let namespace = metadata.namespace.as_deref();
         let target = ApplyTarget::new_target(resource.clone(), namespace, name);
-        // The condition has a separate field manager, so that the apply does not remove the other fields of the
-        // status.
+        // The condition has a field manager of its own: otherwise the server-side apply would remove the other fields
+        // that the controller has set in the status.
         let body = json!({"conditions": [ready]});
         match writer.apply_status_as(MALFORMED_FIELD_MANAGER, &target, body).await {
             Ok(_) => {}

@@ -63,7 +63,7 @@ pub struct Metrics {
     leader: Gauge,
     tenant_connections: Family<StateLabels, Gauge>,
     tenant_node_writes: Counter,
-    /// Tenants by the reason of their conditions.
+    /// Number of tenants, by the reasons of their conditions.
     pub(super) tenant_conditions: TenantConditionMetrics,
     evacuating_machines: Gauge,
     evacuation_actions: Family<EvacuationLabels, Counter>,
@@ -191,7 +191,7 @@ impl ReconcileRecorder for Metrics {
 }
 
 impl Metrics {
-    /// Counts a request to the API server.
+    /// Counts a request to the API server of the infra cluster.
     pub(super) fn count_request(&self, method: &str) {
         self.requests.get_or_create(&RequestLabels { method: method.to_owned() }).inc();
     }
@@ -201,7 +201,8 @@ impl Metrics {
         self.writes.get_or_create(&WriteLabels { kind: kind.to_owned() }).inc();
     }
 
-    /// Sets the numbers of tenants with and without a connection.
+    /// Sets the numbers of tenants to whose API servers the controller has a connection, and to whose API servers it
+    /// has none.
     pub(super) fn set_tenant_connections(&self, connected: usize, failed: usize) {
         for (state, count) in [("connected", connected), ("failed", failed)] {
             let count = i64::try_from(count).unwrap_or(i64::MAX);
@@ -224,7 +225,7 @@ impl Metrics {
         self.evacuation_actions.get_or_create(&EvacuationLabels { action }).inc();
     }
 
-    /// Sets the numbers of lost hosts, and of machines that wait for them.
+    /// Sets the numbers of lost hosts, and of machines on lost hosts that are not replaced.
     pub(super) fn set_lost_hosts(&self, lost_hosts: usize, waiting_machines: usize) {
         self.lost_hosts.set(i64::try_from(lost_hosts).unwrap_or(i64::MAX));
         self.waiting_machines.set(i64::try_from(waiting_machines).unwrap_or(i64::MAX));

@@ -1,10 +1,10 @@
 //! Daemon of the controller. The reconcilers run only on the leader of several replicas.
 //!
 //! Each replica watches the objects and serves HTTP, so that the next leader is ready immediately. The leader runs the
-//! reconcilers, one module each: a reconciler reads objects from informer stores, computes the desired state with the
-//! pure modules, and writes the differences ([`apply`]). When the leader lease is lost, the reconcilers are cancelled
-//! at any await point, and the next leader reconciles from the actual state. The scheduler extender ([`extender`]) runs
-//! on all replicas.
+//! reconcilers, one module each: a reconciler reads objects from informer stores, computes the desired state with
+//! modules that do no I/O, and writes the differences ([`apply`]). When the leader loses the lease, its reconcilers are
+//! cancelled at any await point, and the next leader reconciles from the actual state. The scheduler extender
+//! ([`extender`]) runs on all replicas.
 
 pub mod address_store;
 mod api_requests;
@@ -69,13 +69,14 @@ use removal_lock::RemovalLock;
 pub use settings::Settings;
 pub use tenant_access::Connections;
 
-/// Timeout of the release of the leader lease when the program ends.
+/// Timeout for the release of the leader lease when the program ends. An unreleased lease expires later.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Runs the daemon until SIGTERM or SIGINT.
 ///
 /// # Errors
-/// Returns an error if the daemon cannot start, for example without a cluster, or if an address is in use.
+/// Returns an error if the daemon cannot start, for example because it has no access to a cluster, or because a port is
+/// in use.
 pub fn run(settings: &Settings) -> anyhow::Result<()> {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
@@ -149,7 +150,7 @@ async fn run_until_signal(settings: &Settings) -> anyhow::Result<()> {
     let mut elector = LeaderElector::new(leases, election, guard);
     let (identity, namespace) = (&settings.identity, &settings.lease_namespace);
     tracing::info!(identity, namespace, lease = CONTROLLER_LEASE, "started leader election");
-    // The reconcilers are stopped when this set is dropped.
+    // The reconcilers are aborted when this set is dropped.
     let mut reconcilers = JoinSet::new();
     let result = loop {
         tokio::select! {

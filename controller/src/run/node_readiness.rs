@@ -1,5 +1,5 @@
-//! Readiness of machines from their Nodes in the tenants' clusters. The reconcilers of MachineDeployments and of
-//! evacuations count the same machines as available.
+//! Readiness of machines according to their Nodes in the tenants' clusters. The reconcilers of MachineDeployments and
+//! of evacuations share this code, so that they count the same machines as available.
 
 use berth_api::TenantCluster;
 use berth_api::names::TENANT_PREFIX;
@@ -11,9 +11,9 @@ use super::tenant_access::Connections;
 use crate::removal::readiness::node_readiness;
 use crate::tenant_nodes::node_match::{NodeIndex, NodeMatch};
 
-/// Returns the readiness of the Nodes of machines of a namespace, in the order of `machines`. While the tenant's API
-/// server does not answer, uses the last known Nodes. `omitted` is the readiness of a machine without a stored Node if
-/// Nodes were omitted because of the limits.
+/// Returns the readiness of the Node of each machine in `machines`, which are in one namespace. While the tenant's API
+/// server does not answer, the last known Nodes are used. `omitted` is the result for a machine whose Node is not
+/// stored, if the store lacks Nodes because of its size limits.
 pub(super) fn find_node_readiness<'m>(
     tenants: &Informer<TenantCluster>,
     connections: &Connections,

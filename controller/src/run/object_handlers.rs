@@ -1,4 +1,4 @@
-//! Functions that are called with the changed objects of a watch that several reconcilers share.
+//! Functions that are called with each changed object of a watch that several reconcilers share.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,11 +1,11 @@
-//! Packs the content of objects as JSON text. As trees of maps, the content of ten thousand objects takes about ten
-//! times as much memory.
+//! Packs the content of objects as JSON text, to save memory: parsed content takes about ten times as much memory, and
+//! there are ten thousand objects.
 
 use kube::api::DynamicObject;
 use serde_json::Value;
 
-/// Replaces the content of an object by its JSON text. The metadata is not changed. A packed object cannot be
-/// serialized.
+/// Replaces the content of an object (all fields but the metadata) by its JSON text. A packed object must not be
+/// serialized, for example into a request.
 pub(super) fn pack_content(object: &mut DynamicObject) {
     let mut text = std::mem::take(&mut object.data).to_string();
     text.shrink_to_fit();

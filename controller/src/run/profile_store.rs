@@ -1,10 +1,10 @@
-//! The last resolved profiles of all hosts, which reconcilers read.
+//! The profiles of all hosts, as they were last resolved. Reconcilers read them.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::profiles::ResolvedProfiles;
 
-/// Last resolved profiles of all hosts.
+/// Profiles of all hosts, as they were last resolved.
 #[derive(Debug, Default)]
 pub(super) struct ProfileStore(Mutex<Arc<ResolvedProfiles>>);
 

@@ -1,4 +1,4 @@
-//! Shared code of reconcilers of cluster-scoped objects, in addition to the code in the crate `berth-runtime`.
+//! Code that the reconcilers of cluster-scoped objects share, in addition to that in the crate `berth-runtime`.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::context::Context;
 /// Reason why an object could not be reconciled.
 #[derive(Debug, thiserror::Error)]
 pub enum ReconcileFailure {
-    /// A request that failed, and its error.
+    /// Description of a request that failed, and its error.
     #[error("{0}: {1}")]
     RequestFailed(String, CallError),
     /// A prerequisite that is not met yet.
@@ -41,8 +41,9 @@ impl ReconcileError for ReconcileFailure {
     }
 }
 
-/// Reconciles each object that the queue names and the store contains, until the future is dropped. An object in the
-/// desired state is reconciled again after the time of `--resync`, plus or minus a quarter.
+/// Reconciles each object whose name arrives in the queue, if the store contains the object, until this future is
+/// dropped. An object in the desired state is reconciled again after the time of `--resync`, plus or minus a quarter of
+/// this time.
 pub async fn reconcile<K, F, R>(
     options: ReconcilerOptions,
     context: Arc<Context>,

@@ -1,7 +1,7 @@
 //! Lock between the two reconcilers that remove machines within `maxUnavailable` of a MachineDeployment: the reconciler
-//! of MachineDeployments and the reconciler of evacuations. Both count the removal marks in the API server before they
-//! write another mark; without the lock, both could use the last permitted removal at the same moment. Only the leader
-//! writes, so a lock in its memory suffices.
+//! of MachineDeployments and the reconciler of evacuations. Each one counts the removal marks in the API server before
+//! it writes another mark; without the lock, both could use the last permitted removal at the same moment. A lock in
+//! memory suffices, because only the leader writes.
 
 use std::sync::Arc;
 
@@ -12,8 +12,9 @@ use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub struct RemovalLock(Arc<RwLock<()>>);
 
 impl RemovalLock {
-    /// Locks the removals of one MachineDeployment, which no other task reconciles. Returns `None` while an evacuation
-    /// holds the lock for all MachineDeployments: its requests may take long, so the caller must not wait for the lock.
+    /// Locks the removals of one MachineDeployment; no other task reconciles this MachineDeployment. Returns `None`
+    /// while an evacuation holds the lock for all MachineDeployments: the requests of the evacuation may take long, so
+    /// the caller must not wait for the lock.
     pub(super) fn try_lock_deployment(&self) -> Option<RwLockReadGuard<'_, ()>> {
         self.0.try_read().ok()
     }

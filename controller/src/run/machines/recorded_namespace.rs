@@ -1,6 +1,6 @@
-//! Determines the namespace of the machines of a MachineDeployment from its fields, and records the namespace in its
-//! status before the first machine is created. A later edit of the fields that would leave machines in another
-//! namespace, or create a second set of machines, is refused.
+//! Determines the namespace of the machines of a MachineDeployment, and records the namespace in the status of the
+//! MachineDeployment before the first machine is created. Refuses a later edit of the MachineDeployment that would
+//! leave machines in another namespace, or create a second set of machines.
 
 use berth_api::names::CONTROLLER_STATUS_FIELD_MANAGER;
 use kube::api::{DynamicObject, Patch, PatchParams};
@@ -12,12 +12,12 @@ use super::validated::ValidatedDeployment;
 use crate::api_resource::deployment_resource;
 use berth_api::Problem;
 
-/// Field of the status that contains the namespace of the machines.
+/// Field of a MachineDeployment's status that contains the namespace of its machines.
 const STATUS_FIELD: &str = "machineNamespace";
 
 impl ValidatedDeployment<'_> {
-    /// Records the namespace of the machines in the status. Returns a problem if machines already exist in another
-    /// namespace.
+    /// Records the namespace of the machines in the status of the MachineDeployment. Returns a problem if machines
+    /// already exist in another namespace.
     pub(super) async fn record_namespace(
         &self,
         has_tenant: bool,
@@ -29,8 +29,8 @@ impl ValidatedDeployment<'_> {
             return Ok(None);
         }
         let machine_namespaces = match recorded {
-            // The machines are listed from the API server, because the watch may lack a machine that was created a
-            // moment ago.
+            // The machines are listed from the API server, because the store of the watch may lack a machine that was
+            // created a moment ago.
             Some(_) => {
                 let machines = context.list_machines_of(object).await?;
                 machines.iter().filter_map(kube::ResourceExt::namespace).collect()
@@ -51,10 +51,10 @@ impl ValidatedDeployment<'_> {
         };
         match (other_namespace, recorded) {
             (Some(from), _) => return invalid(&from, "its machines are in this namespace"),
-            // The tenant was deleted, or the MachineDeployment no longer names it. This is refused, because the user
-            // probably did not intend to move the machines out of the tenant.
+            // The tenant was deleted, or the MachineDeployment no longer names the tenant. An automatic change of the
+            // namespace is refused, because the user probably did not intend to move the machines out of the tenant.
             (None, Some(from)) if !has_tenant => {
-                return invalid(from, "its machines were in this namespace of a tenant");
+                return invalid(from, "its machines were created for a tenant, in this namespace");
             }
             _ => {}
         }

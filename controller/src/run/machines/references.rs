@@ -7,7 +7,7 @@ use serde_json::Value;
 /// Objects to which a providerSpec refers.
 #[derive(Debug, Default)]
 pub(super) struct References {
-    /// Kind, namespace and name of Secrets and ConfigMaps.
+    /// Kind (Secret or ConfigMap), namespace and name of each object.
     pub(super) secrets_and_config_maps: BTreeSet<(&'static str, String, String)>,
     /// Names of StorageClasses.
     pub(super) storage_classes: BTreeSet<String>,
@@ -15,8 +15,8 @@ pub(super) struct References {
 }
 
 impl References {
-    /// Collects the references in a JSON value, including all nested values. `namespace` is the default namespace of
-    /// references.
+    /// Collects the references in a JSON value, including all nested values. `namespace` is the namespace of references
+    /// that do not name one.
     pub(super) fn collect_references(&mut self, value: &Value, namespace: &str) {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         match value {
@@ -54,8 +54,8 @@ impl References {
                     }
                     self.collect_references(value, namespace);
                 }
-                // References with an empty name are removed; a name that is itself a reference is resolved when that
-                // reference has been read.
+                // References with an empty name are removed. Machine-controller permits a reference in place of a name:
+                // such a name is empty here until the reference is resolved.
                 self.secrets_and_config_maps
                     .retain(|(_, namespace, name)| !namespace.is_empty() && !name.is_empty());
                 self.storage_classes.retain(|name| !name.is_empty());

@@ -27,7 +27,8 @@ impl ValidatedDeployment<'_> {
         let reason = if vm.has_failed || !vm.is_current(&self.deployment) {
             RemovalReason::Rollout
         } else if vm.annotations.contains_key(REPLACEMENT_ANNOTATION) {
-            // The replacement of the machine is available. The mark is removed if the drain of the host is cancelled.
+            // The replacement of the machine is available. If the drain of the host is cancelled, the mark is removed
+            // again.
             RemovalReason::HostDrain
         } else {
             RemovalReason::ScaleDown
@@ -38,7 +39,7 @@ impl ValidatedDeployment<'_> {
         }
     }
 
-    /// Returns the report about the machines that are being removed; `None` if there are none.
+    /// Returns the fault that describes the machines that are being removed; `None` if there are none.
     pub(super) fn removal_fault(&self) -> Option<Fault> {
         let own = self.vms.iter().filter(|vm| vm.is_owned_by(&self.owner));
         self.context.removal_fault_of(own.map(|vm| (self.namespace.as_str(), vm.name.as_str())))
@@ -56,8 +57,9 @@ impl MachineContext {
             return Ok(());
         }
         let (namespace, name) = (vm.namespace().unwrap_or_default(), vm.name_any());
-        // The API server refuses the write if another reconciler has marked the machine meanwhile: the Node of a
-        // machine on a lost host must stay.
+        // The patch contains the resource version. The API server therefore refuses it if another reconciler has marked
+        // the machine meanwhile: for a machine on a lost host, the mark must stay as it is, because the Node of the
+        // machine must stay.
         let patch = RemovalMark::new(reason, Timestamp::now()).patch_of(vm);
         let api: Api<DynamicObject> =
             Api::namespaced_with(self.client.clone(), &namespace, &machine_resource());
@@ -68,7 +70,7 @@ impl MachineContext {
         Ok(())
     }
 
-    /// Returns the tenant in whose cluster the machines of a namespace are drained.
+    /// Returns the tenant in whose cluster the Nodes of the machines of a namespace are drained.
     pub(super) async fn draining_tenant(
         &self,
         namespace: &str,
@@ -92,8 +94,8 @@ impl MachineContext {
         removal_fault(&machines.filter_map(report).collect::<Vec<_>>())
     }
 
-    /// Writes the condition about the machines of a MachineDeployment that is being deleted, if it differs. The other
-    /// conditions stay.
+    /// Writes the condition about the machines of a MachineDeployment that is being deleted, if the condition has
+    /// changed. The other conditions stay.
     pub(super) async fn update_removal_condition(
         &self,
         object: &DynamicObject,

@@ -21,14 +21,14 @@ pub(super) fn remove_managed_fields(object: &mut DynamicObject) {
     object.metadata.managed_fields = None;
 }
 
-/// Removes the fields of a VirtualMachine that are not used, because the store contains ten thousand VirtualMachines.
+/// Removes the unused fields of a VirtualMachine, because the store may contain ten thousand VirtualMachines.
 pub(super) fn trim_machine(object: &mut DynamicObject) {
     object.metadata.managed_fields = None;
     let strategy = object.data.pointer("/spec/runStrategy").cloned().unwrap_or_default();
     let mut trimmed = json!({"spec": {"runStrategy": strategy}});
     let interfaces = object.data.pointer("/spec/template/spec/domain/devices/interfaces");
     let interfaces = interfaces.and_then(Value::as_array).into_iter().flatten();
-    // The user data of a machine are rendered with the Ethernet addresses of its interfaces.
+    // The Ethernet addresses of the interfaces are needed to render the user data of the machine.
     let with_mac: Vec<Value> = interfaces
         .filter(|one| one["macAddress"].is_string())
         .map(|one| json!({"name": one["name"], "macAddress": one["macAddress"]}))
@@ -41,7 +41,7 @@ pub(super) fn trim_machine(object: &mut DynamicObject) {
     pack_content(object);
 }
 
-/// Packs the content of a Service, which is only compared with the desired Service.
+/// Packs the content of a Service, to save memory. The content is only compared with that of the desired Service.
 pub(super) fn pack_service(object: &mut DynamicObject) {
     object.metadata.managed_fields = None;
     pack_content(object);

@@ -1,4 +1,4 @@
-//! Writes the numbers of a tenant's machines to the status of its TenantCluster.
+//! Writes the numbers of desired and ready machines of a tenant to the status of its TenantCluster.
 
 use berth_api::ConditionReason;
 use berth_api::names::{API_VERSION, CONTROLLER_STATUS_FIELD_MANAGER};
@@ -13,8 +13,8 @@ use crate::api_resource::api_resource;
 use crate::managed_fields::conditions_are_atomic;
 
 impl MachineContext {
-    /// Writes the numbers of all machines of a tenant to the tenant's status. The namespace of the MachineDeployment
-    /// determines the tenant.
+    /// Writes the numbers of desired and ready machines of a tenant, over all its MachineDeployments, to the status of
+    /// its TenantCluster. The namespace of the MachineDeployment determines the tenant.
     pub(super) async fn update_tenant_status(
         &self,
         object: &DynamicObject,
@@ -81,8 +81,8 @@ impl MachineContext {
             let others =
                 existing.filter(|one| conditions.iter().all(|own| own["type"] != one["type"]));
             body["status"]["conditions"] = others.chain(&conditions).cloned().collect();
-            // The resource version is set, because the write includes conditions of other reconcilers, which must be
-            // current.
+            // The write replaces the whole list of conditions, with those of other reconcilers. The resource version
+            // makes the API server refuse the write if the list has changed meanwhile.
             body["metadata"]["resourceVersion"] = known.resource_version().into();
         }
         let params = PatchParams::apply(CONTROLLER_STATUS_FIELD_MANAGER).force();

@@ -33,18 +33,19 @@ pub(super) struct MachineTriggers {
     deployments_by_namespace: Index<String>,
     /// VirtualMachines by namespace and name of their MachineDeployment.
     machines: Index<ObjectKey>,
-    /// Machines whose AddressClaims are to be released.
+    /// Machines that were deleted, and whose AddressClaims are to be released.
     pub(super) deleted_machines: DeletedMachines,
-    /// Facts of each tenant after its last change.
+    /// Facts of each tenant at its last change.
     tenant_facts: Mutex<BTreeMap<String, TenantFacts>>,
 }
 
-/// Facts of a tenant on which its machines depend.
+/// Facts of a tenant that affect its machines.
 #[derive(Clone, PartialEq)]
 struct TenantFacts {
     uid: Option<String>,
     generation: Option<i64>,
-    /// NetworkAttachmentDefinition, or the namespace if there is none.
+    /// Name of the tenant's NetworkAttachmentDefinition. Without one, the tenant's namespace, which shows that the
+    /// tenant was reconciled once.
     attachment: Option<String>,
     /// True if the tenant's NetworkPolicies are in force.
     is_isolated: bool,
@@ -155,8 +156,8 @@ impl MachineTriggers {
         }
     }
 
-    /// Handles a change of an object that belongs to a machine. An object without a VirtualMachine affects no
-    /// MachineDeployment.
+    /// Handles a change of an object with the namespace and name of a machine. If no VirtualMachine has this name, the
+    /// change affects no MachineDeployment.
     fn handle_change_of_machine(&self, namespace: &str, name: &str) {
         let Some([_, machines]) = self.stores.get() else { return };
         let machine = machines.get(namespace, name);
@@ -207,13 +208,13 @@ impl MachineTriggers {
         self.tenants.all().iter().for_each(|tenant| self.handle_tenant(tenant, false));
     }
 
-    /// Handles a change of a tenant. Only a change of its facts triggers reconciles: the status of a tenant changes
-    /// with every machine, but the facts seldom change.
+    /// Handles a change of a tenant. Triggers reconciles only if the [`TenantFacts`] have changed: the status of a
+    /// tenant changes with every machine, but these facts seldom change.
     fn handle_tenant(&self, tenant: &TenantCluster, is_gone: bool) {
         let name = tenant.name_any();
         let status = tenant.status.as_ref();
-        // Without a NetworkAttachmentDefinition, the namespace is used, which is in the status after the first
-        // reconcile of the tenant.
+        // A tenant without a NetworkAttachmentDefinition is compared by its namespace, which is in the status after the
+        // first reconcile of the tenant.
         let attachment = status.and_then(|status| {
             status.network_attachment_definition.clone().or_else(|| status.namespace.clone())
         });
@@ -238,8 +239,8 @@ impl MachineTriggers {
         if is_same {
             return;
         }
-        // In a namespace of another tenant, MachineDeployments belong to that tenant. In a namespace without a
-        // tenant, they may name this tenant.
+        // In the namespace of an existing other tenant, all MachineDeployments belong to that tenant. In any other
+        // namespace, MachineDeployments may name the changed tenant.
         let is_affected = |namespace: &String| match namespace.strip_prefix("cluster-") {
             Some(other) => other == name || self.tenants.get(other).is_none(),
             None => true,
@@ -255,13 +256,13 @@ impl MachineTriggers {
         );
     }
 
-    /// Returns the VirtualMachines in a namespace whose label contains the name of the MachineDeployment.
+    /// Returns the VirtualMachines in a namespace whose label names the MachineDeployment.
     pub(super) fn machines_of(&self, namespace: &str, deployment: &str) -> Vec<ObjectKey> {
         self.machines.objects_with_key(&(namespace.to_owned(), deployment.to_owned()))
     }
 
-    /// Returns the namespaces that contain VirtualMachines of a MachineDeployment, by the UID of their owner. The
-    /// function searches all namespaces, so it should be called rarely.
+    /// Returns the namespaces that contain VirtualMachines of a MachineDeployment, which the owner's UID in the
+    /// VirtualMachines identifies. The function searches all namespaces, so it should be called rarely.
     pub(super) fn namespaces_of(&self, object: &DynamicObject) -> Vec<String> {
         let Some([_, machines]) = self.stores.get() else { return Vec::new() };
         let name = object.name_any();

@@ -1,4 +1,5 @@
-//! Status of a MachineDeployment: counts and conditions, and an Event when it becomes invalid.
+//! Updates the status of a MachineDeployment: counts and conditions. Emits an Event when the MachineDeployment becomes
+//! invalid.
 
 use std::time::{Duration, Instant};
 
@@ -28,17 +29,18 @@ const ADDRESSES_READY: &str = "AddressesReady";
 const ACCESS_READY: &str = "AccessReady";
 /// Type of the condition that is false while machines are being removed.
 pub(super) const MACHINES_REMOVED: &str = "MachinesRemoved";
-/// Maximum length of a condition's message, in characters.
+/// Maximum length of a condition's message, in characters. The schema of Kubernetes conditions permits 32,768.
 const MAX_MESSAGE_LENGTH: usize = 8000;
 /// Default of `progressDeadlineSeconds` in seconds, as for Deployments of Kubernetes.
 const DEFAULT_PROGRESS_DEADLINE_SECONDS: u64 = 600;
 
-/// Conditions of a MachineDeployment to be written.
+/// Conditions to write to the status of a MachineDeployment.
 #[derive(Clone, Debug)]
 pub(super) struct StatusReport {
     /// Type, status (true for `True`), reason and message of each condition.
     pub(super) conditions: Vec<(&'static str, bool, ConditionReason, String)>,
-    /// Delay after which the conditions may change without an event; `None` if they only change after an event.
+    /// Time until the next reconcile without a change of an object; `None` if only a change of an object can change the
+    /// conditions.
     pub(super) requeue_after: Option<Duration>,
 }
 
@@ -83,7 +85,7 @@ impl StatusReport {
         } else if validated.deployment.spec.paused {
             (("Progressing", false, ConditionReason::Paused, numbers), None)
         } else if let Some(Fault { reason, message }) = unmet_prerequisite {
-            // A change of the tenant triggers a reconcile, but the end of a quarantine does not.
+            // A change of the tenant triggers a reconcile, but the end of the quarantine of an address does not.
             let is_temporary = reason == ConditionReason::AddressesExhausted;
             (("Progressing", false, reason, message), is_temporary.then(|| add_jitter(RETRY_DELAY)))
         } else if let Some(remaining) = remaining {
@@ -108,8 +110,8 @@ impl StatusReport {
         Self { conditions, requeue_after }
     }
 
-    /// Adds a condition with the fields of the template that the last rendered machines do not honor. `None` keeps
-    /// the existing condition.
+    /// Adds the condition about the fields of the template that the last rendered machines do not honor. `None` if no
+    /// machine was rendered: the existing condition stays.
     pub(super) fn with_notes(mut self, notes: Option<&[Problem]>) -> Self {
         let Some(notes) = notes else { return self };
         let all: Vec<String> = notes.iter().map(ToString::to_string).collect();
@@ -127,18 +129,19 @@ impl StatusReport {
         self
     }
 
-    /// Adds a condition if machines have lost the claims of their addresses. The condition does not exist otherwise.
+    /// Adds the condition that machines have lost the claims of their addresses; without a fault, the condition is
+    /// removed.
     pub(super) fn with_lost_claims(mut self, lost_claims: Option<Fault>) -> Self {
         let Some(Fault { reason, message }) = lost_claims else { return self };
         let message = message.chars().take(MAX_MESSAGE_LENGTH).collect();
         self.conditions.push((ADDRESSES_READY, false, reason, message));
-        // The deletion of the conflicting claim triggers no reconcile, so the reconcile is repeated.
+        // The deletion of the conflicting claim triggers no reconcile, so one is scheduled.
         let retry = add_jitter(RETRY_DELAY);
         self.requeue_after = Some(self.requeue_after.map_or(retry, |after| after.min(retry)));
         self
     }
 
-    /// Adds a condition if machines are being removed. The condition does not exist otherwise.
+    /// Adds the condition that machines are being removed; without a fault, the condition is removed.
     pub(super) fn with_removals(mut self, removals: Option<Fault>) -> Self {
         if let Some(Fault { reason, message }) = removals {
             let message = message.chars().take(MAX_MESSAGE_LENGTH).collect();
@@ -147,13 +150,13 @@ impl StatusReport {
         self
     }
 
-    /// Adds a condition if Services of machines have no node ports of the tenant's range. The condition does not exist
-    /// otherwise.
+    /// Adds the condition that Services of machines have no node ports of the tenant's range; without a fault, the
+    /// condition is removed.
     pub(super) fn with_access(mut self, fault: Option<Fault>) -> Self {
         let Some(Fault { reason, message }) = fault else { return self };
         let message = message.chars().take(MAX_MESSAGE_LENGTH).collect();
         self.conditions.push((ACCESS_READY, false, reason, message));
-        // The deletion of another user's Service triggers no reconcile, so the reconcile is repeated.
+        // If another user deletes the conflicting Service, no reconcile is triggered, so one is scheduled.
         let retry = add_jitter(RETRY_DELAY);
         self.requeue_after = Some(self.requeue_after.map_or(retry, |after| after.min(retry)));
         self
@@ -227,7 +230,7 @@ impl MachineContext {
     }
 }
 
-/// Returns the conditions as a JSON list. A condition whose status is unchanged keeps its transition time.
+/// Returns the conditions as a JSON list. A condition whose status is unchanged retains its `lastTransitionTime`.
 pub(super) fn report_conditions(before: &Value, report: &StatusReport) -> Value {
     let known = before.get("conditions").and_then(Value::as_array);
     let now = Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! User data of machines: read from the Secret that the MachineDeployment or its tenant names, and copied to one
+//! User data of machines: read from the Secret that the MachineDeployment or its tenant names, and copied to a separate
 //! Secret for each machine.
 
 use berth_api::{InfraConfigSpec, SecretRef, TenantCluster, names};
@@ -11,14 +11,14 @@ use super::errors::{RequestError, none_if_not_found, with_request};
 use crate::run::api_requests::{Forbidden, catch_forbidden};
 use berth_kubevirt_render::machines::{MachineDeployment, ReferenceScope};
 
-/// User data of a deployment's machines.
+/// User data of the machines of a MachineDeployment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct UserData {
     pub(super) user_data: String,
     pub(super) network_data: Option<String>,
 }
 
-/// Reason why the user data of a deployment's machines cannot be read.
+/// Reason why the user data of a MachineDeployment's machines cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum UserDataError {
     #[error(
@@ -38,7 +38,7 @@ pub(super) enum UserDataError {
     },
 }
 
-/// Reason why a Secret contains no user data. In messages, the reason follows the name of the Secret.
+/// Reason why a Secret contains no user data. The text completes a sentence that begins with the name of the Secret.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SecretProblem {
     #[error(" {0}")]
@@ -54,7 +54,7 @@ pub(super) enum SecretProblem {
 }
 
 impl MachineContext {
-    /// Returns the user data of a deployment's machines, or the reason why the user data cannot be read.
+    /// Returns the user data of a MachineDeployment's machines, or the reason why the user data cannot be read.
     pub(super) async fn read_user_data(
         &self,
         deployment: &MachineDeployment,

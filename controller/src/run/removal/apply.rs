@@ -18,8 +18,8 @@ use crate::removal::progress;
 use crate::run::api_requests::RequestError;
 use crate::tenant_nodes::node::NodeObject;
 
-/// Delay between the cordon of a Node and the list of its pods. A scheduler that has not received the cordon yet may
-/// bind a pod to the Node, which the list would not contain.
+/// Delay between the cordon of a Node and the list of its pods. A scheduler that has not yet received the cordon may
+/// still bind a pod to the Node; after this delay, the list contains that pod.
 const CORDON_DELAY: Duration = Duration::from_secs(2);
 
 impl Remover {
@@ -70,7 +70,7 @@ impl Remover {
             (StepRequest::Evict(due), _) => {
                 evict_pods(connection, &due, drain).await.map_err(RequestFailure::from)
             }
-            // The plan has these requests only for a machine with a Node.
+            // Unreachable: the plan contains the other requests only for a machine with a Node.
             _ => evict_pods(connection, &[], drain).await.map_err(RequestFailure::from),
         };
         match result {
@@ -116,8 +116,8 @@ impl Remover {
         Ok(())
     }
 
-    /// Handles the Nodes that the tenant's API server has for a machine without a stored Node. If there are any, the
-    /// next step drains them.
+    /// Handles the Nodes that the tenant's API server has returned for a machine without a stored Node. The next step
+    /// drains them.
     fn handle_nodes(
         &self,
         connection: &TenantConnection,
@@ -126,7 +126,7 @@ impl Remover {
     ) {
         drain.is_absence_confirmed = nodes.is_empty();
         if !nodes.is_empty() {
-            // The count is for the recorded name of the Node, and may not include these Nodes.
+            // The number of volumes was counted for the recorded Node name, and these Nodes may have other names.
             drain.volume_count = None;
         }
         for node in nodes {
@@ -134,14 +134,14 @@ impl Remover {
         }
     }
 
-    /// Updates the stored Nodes of the tenant after a request.
+    /// Updates the stored Nodes of the tenant after a request has changed one.
     fn update_node(&self, connection: &TenantConnection, event: CollectionEvent<NodeObject>) {
         self.context.connections.handle_node_answer(&connection.tenant, &connection.state, event);
     }
 }
 
-/// Evicts pods, and then lists the pods again. Stops at the first request that is not answered, or that the server
-/// refuses because it is busy.
+/// Evicts pods, and then lists the pods again. Stops at the first eviction that the server does not answer, or refuses
+/// because it is busy.
 async fn evict_pods(
     connection: &TenantConnection,
     due: &[DrainPod],

@@ -33,7 +33,7 @@ pub(in crate::run) struct RemovalContext {
 }
 
 impl RemovalContext {
-    /// Returns the upper bound for drain time limits in annotations, according to the last valid InfraConfig.
+    /// Returns the upper bound for drain time limits that annotations may set, according to the last valid InfraConfig.
     pub(super) fn timeout_limit(&self) -> TimeoutLimit {
         let config = self.configs.get(INFRA_CONFIG);
         let key = ("InfraConfig".to_owned(), String::new(), INFRA_CONFIG.to_owned());
@@ -43,7 +43,7 @@ impl RemovalContext {
     }
 }
 
-/// Reconciler of removals.
+/// Reconciler that removes machines.
 pub(super) struct Remover {
     pub(super) context: RemovalContext,
     pub(super) list_slots: ListSlots,

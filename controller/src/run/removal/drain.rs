@@ -15,7 +15,7 @@ use crate::removal::pod::DrainPod;
 use crate::run::tenant_access::drain_fault_of;
 use crate::tenants::fault::Fault;
 
-/// Shortest time limit of a step. Lists of the largest clusters, and 50 evictions, take less time.
+/// Shortest time limit of a step. Even the lists of the largest clusters, or 50 evictions, take less time.
 const MIN_STEP_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// A machine with a removal mark.
@@ -30,20 +30,20 @@ pub(super) struct MarkedMachine {
 
 /// Answers of the tenant's API server in one reconcile.
 pub(super) struct Drain {
-    /// Permit to keep the list of pods and the outcomes in memory.
+    /// Permit to hold the list of pods and the outcomes of evictions in memory.
     pub(super) list_permit: Option<OwnedSemaphorePermit>,
     pub(super) pods: Option<Vec<DrainPod>>,
     pub(super) outcomes: EvictionOutcomes,
     pub(super) volume_count: Option<usize>,
-    /// Time at which the last list of pods ended; before the first list, the start of the reconcile.
+    /// Time at which the last list of pods was complete; before the first list, the start of the reconcile.
     pub(super) observed_at: Instant,
     /// Fault of the last failed request to the tenant's API server.
     pub(super) failure: Option<Fault>,
-    /// True if the tenant's API server has no Node of the machine.
+    /// True if the tenant's API server has answered that it has no Node of the machine.
     pub(super) is_absence_confirmed: bool,
-    /// True if this reconcile has deleted the Node.
+    /// True if this reconcile has deleted the machine's Node.
     pub(super) is_node_deleted: bool,
-    /// Time for which the tenant's API server accepts no further request.
+    /// Duration for which the tenant's API server has asked for no further request (`Retry-After`).
     pub(super) retry_after: Duration,
 }
 
@@ -64,8 +64,8 @@ impl Default for Drain {
 }
 
 impl MarkedMachine {
-    /// Returns the time limit of a step. Without a time limit, a server that sends each page of a list just in time
-    /// would delay the removal for hours after its deadline.
+    /// Returns the time limit of a step. Without a limit, a server that answers each page of a list just before its
+    /// timeout would delay the removal by hours beyond its deadline.
     pub(super) fn step_timeout(&self, now: Timestamp) -> Duration {
         let rest = Duration::try_from(self.deadline.duration_since(now)).unwrap_or_default();
         rest.max(MIN_STEP_TIMEOUT)
@@ -73,8 +73,8 @@ impl MarkedMachine {
 }
 
 impl Drain {
-    /// Records the error of a request to the tenant. If the Node has changed meanwhile, the watch triggers a reconcile.
-    /// All errors are handled alike, because a webhook of the tenant can return any error permanently.
+    /// Records the error of a request to the tenant's API server. If the Node has changed meanwhile, the watch triggers
+    /// a reconcile. All errors are handled alike, because a webhook of the tenant can return any error permanently.
     pub(super) fn record_failure(
         &mut self,
         machine: &MarkedMachine,
@@ -86,8 +86,8 @@ impl Drain {
         self.retry_after = self.retry_after.max(failure.error.retry_after());
     }
 
-    /// Sets the number of VolumeAttachments. Before the Node is deleted, its pods are listed once more: a pod whose
-    /// volume the tenant's cluster creates for this Node may be bound long after the cordon.
+    /// Sets the number of VolumeAttachments of the Node. If the tenant still creates volumes for the Node, pods may be
+    /// bound to it long after the cordon; therefore, its pods are listed once more before the Node is deleted.
     pub(super) fn set_volume_count(&mut self, count: usize) {
         self.volume_count = Some(count);
         if count == 0 {
@@ -95,7 +95,7 @@ impl Drain {
         }
     }
 
-    /// Returns the delay before the next reconcile. It grows with the age of the removal.
+    /// Returns the delay before the next reconcile, which grows with the age of the removal.
     pub(super) fn delay(&self, machine: &MarkedMachine) -> Duration {
         let now = Timestamp::now();
         let between = |from: Timestamp, to: Timestamp| {
@@ -104,7 +104,7 @@ impl Drain {
         let (shortest, longest) = DELAY_RANGE;
         let usual = (between(machine.removal.since, now) / 8).clamp(shortest, longest);
         let until_deadline = between(now, machine.deadline);
-        // After the deadline, the removal waits only for the host.
+        // After the deadline, the removal can only still wait for the host.
         let delay = if until_deadline.is_zero() { longest } else { usual.min(until_deadline) };
         add_jitter(delay.max(SHORT_DELAY)).max(self.retry_after)
     }

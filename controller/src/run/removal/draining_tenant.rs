@@ -1,4 +1,4 @@
-//! The tenant in whose cluster the machines of a namespace are drained.
+//! The tenant in whose cluster the Nodes of a namespace's machines are drained.
 
 use std::sync::Arc;
 
@@ -9,20 +9,21 @@ use kube::{Api, Client};
 use crate::removal::drains_machines;
 use crate::run::api_requests::none_if_not_found;
 
-/// Tenant in whose cluster the machines of a namespace are drained.
+/// Tenant in whose cluster the Nodes of a namespace's machines are drained.
 #[derive(Clone, Debug)]
 pub(in crate::run) enum DrainingTenant {
-    /// The machines are not drained.
+    /// No Node is drained before a machine is deleted.
     None,
-    /// The TenantCluster exists, but is not in the store, because it could not be parsed since the controller started.
+    /// The TenantCluster exists, but is not in the store, because the controller has been unable to parse it since the
+    /// start.
     Malformed,
-    /// The tenant.
+    /// The tenant is known.
     Known(Arc<TenantCluster>),
 }
 
 impl DrainingTenant {
-    /// Finds the tenant of a namespace. `stored` returns a TenantCluster from the store. A request is sent only if the
-    /// store does not have it.
+    /// Finds the tenant of a namespace. `stored` returns a TenantCluster from the store. Only if the store lacks the
+    /// TenantCluster, a request is sent to the API server.
     pub(in crate::run) async fn find(
         client: &Client,
         namespace: &str,

@@ -1,4 +1,5 @@
-//! Facts of a removal that are in stores: the tenant, the Node of the machine, and the state of its VM and of its host.
+//! Facts of a removal that are read from stores: the tenant, the Node of the machine, and the state of its VM and of
+//! its host.
 
 use std::sync::Arc;
 
@@ -28,7 +29,7 @@ pub(super) struct MachineNode {
     pub(super) is_ready: bool,
 }
 
-/// Connection to the tenant, and the Node of the machine if it has one.
+/// Connection to the tenant's API server, and the Node of the machine if there is one.
 pub(super) struct TenantConnection {
     pub(super) tenant: String,
     pub(super) state: SharedState,
@@ -46,13 +47,15 @@ pub(super) struct VmState {
 }
 
 impl RemovalContext {
-    /// Returns the tenant in whose cluster the machines of a namespace are drained; `None` if they are not drained.
+    /// Returns the tenant in whose cluster the Nodes of a namespace's machines are drained; `None` if they are not
+    /// drained.
     pub(super) fn draining_tenant(&self, namespace: &str) -> Option<Arc<TenantCluster>> {
         let tenant = self.tenants.get(namespace.strip_prefix(names::TENANT_PREFIX)?)?;
         crate::removal::drains_machines(&tenant).then_some(tenant)
     }
 
-    /// Returns the connection to the tenant and the Node of a machine, or the reason why they are not known.
+    /// Returns the connection to the tenant's API server and the Node of a machine, or the reason why they are not
+    /// known.
     pub(super) fn tenant_connection(
         &self,
         tenant: &TenantCluster,
@@ -77,7 +80,7 @@ impl RemovalContext {
                     is_ready: node.ready_since.is_some(),
                 }),
                 NodeMatch::Ambiguous(_) => return Err(ConditionReason::AmbiguousNodes),
-                // The Node of the machine may be one of the omitted Nodes.
+                // The store lacks Nodes because of its size limits, and one of them may be the Node of the machine.
                 NodeMatch::None if locked.nodes.omitted() > 0 => {
                     return Err(ConditionReason::TooManyNodes);
                 }
@@ -88,7 +91,7 @@ impl RemovalContext {
         Ok(TenantConnection { tenant, state, access, node })
     }
 
-    /// Returns the state of the VM of a machine with this mark.
+    /// Returns the state of the VM of a machine whose removal mark is `removal`.
     pub(super) fn vm_state(&self, machine: &DynamicObject, removal: &RemovalMark) -> VmState {
         let namespace = machine.namespace().unwrap_or_default();
         let Some(instance) = self.instances.get(&namespace, &machine.name_any()) else {

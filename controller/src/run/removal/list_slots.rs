@@ -1,30 +1,31 @@
-//! Limits the number of removals of one tenant that keep a list of pods at the same time, because the tenant chooses
-//! the length of the lists.
+//! Limits how many removals of one tenant may hold a list of pods in memory at the same time, because the tenant
+//! determines the length of the lists.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Maximum number of removals of one tenant that keep a list of pods. A tenant's client sends four requests at the same
-/// time.
+/// Maximum number of removals of one tenant that hold a list of pods in memory: a tenant's client sends at most four
+/// requests at the same time.
 ///
-/// A removal needs up to 3 MB: 2,000 pods with names of 253 bytes and UIDs of 64 bytes, and the outcomes of up to 50
-/// evictions in each second step, with names of PodDisruptionBudgets or explanations. Thus the removals of a tenant
-/// need up to 12 MB.
+/// A removal needs up to 3 MB: for 2,000 pods with names of 253 bytes and UIDs of 64 bytes, and for the outcomes of up
+/// to 50 evictions of every second step, with names of PodDisruptionBudgets or explanations. Thus all removals of a
+/// tenant need up to 12 MB.
 const MAX_LISTS: usize = 4;
 
-/// Permits to keep lists of pods, by tenant.
+/// Permits to hold lists of pods, by tenant.
 #[derive(Debug, Default)]
 pub(super) struct ListSlots {
     tenants: Mutex<BTreeMap<String, Arc<Semaphore>>>,
 }
 
 impl ListSlots {
-    /// Returns a permit; `None` if the tenant has no free one. A removal must not wait here: its time limit may pass.
+    /// Returns a permit; `None` if all permits of the tenant are in use. The function does not wait for a permit,
+    /// because the time limit of the removal may pass meanwhile.
     pub(super) fn try_acquire(&self, tenant: &str) -> Option<OwnedSemaphorePermit> {
         let mut tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
-        // Each permit has a reference to its semaphore.
+        // Each permit holds a reference to its semaphore, so a count of 1 means that the tenant has no permit in use.
         tenants.retain(|_, slots| Arc::strong_count(slots) > 1);
         let slots = tenants.entry(tenant.to_owned());
         let slots = slots.or_insert_with(|| Arc::new(Semaphore::new(MAX_LISTS)));

@@ -1,4 +1,4 @@
-//! Writes of a removal to the VirtualMachine in the infra cluster.
+//! Writes of a removal to the machine's VirtualMachine in the infra cluster.
 
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, DynamicObject, Patch, Preconditions};
@@ -20,8 +20,8 @@ impl Remover {
         Api::namespaced_with(self.context.client.clone(), namespace, &machine_resource())
     }
 
-    /// Writes a removal mark. Fails with a conflict if the machine has changed meanwhile, because the mark may have
-    /// been removed.
+    /// Writes a removal mark. Fails with a conflict if the VirtualMachine has changed meanwhile, because this change
+    /// may have removed the mark.
     pub(super) async fn write_mark(
         &self,
         machine: &DynamicObject,
@@ -30,7 +30,7 @@ impl Remover {
         self.patch_machine(machine, removal.patch_of(machine)).await
     }
 
-    /// Records that the host of a machine is lost or is back. Returns false if this is recorded already.
+    /// Records that the host of a machine is lost or is back. Returns false if this was already recorded.
     pub(super) async fn record_host_return(
         &self,
         machine: &MarkedMachine,
@@ -58,8 +58,8 @@ impl Remover {
     }
 
     /// Records the name of the Node. If `deletion` is a reason, also records that the deletion of the Node begins,
-    /// which cannot be undone. Fails with a conflict if the machine has changed: its mark may have been removed a
-    /// moment ago. Returns false if the machine does not exist any more.
+    /// which cannot be undone. Fails with a conflict if the VirtualMachine has changed, because this change may have
+    /// removed the mark. Returns false if the VirtualMachine does not exist any more.
     pub(super) async fn record_progress(
         &self,
         machine: &mut MarkedMachine,
@@ -86,9 +86,9 @@ impl Remover {
         outcome: RemovalOutcome,
     ) -> Result<(), RequestError> {
         let MarkedMachine { object, namespace, name, .. } = machine;
-        // The precondition on the resource version prevents the deletion if the mark was removed a moment ago. After
-        // the deletion of its Node, the machine must be deleted in any case, because its kubelet does not create the
-        // Node again.
+        // The precondition on the resource version prevents the deletion if the mark was removed a moment ago. Once the
+        // Node has been deleted, the machine is deleted without this precondition, because its kubelet does not create
+        // the Node again.
         let is_final = progress::reason_of_begun_deletion(object).is_some();
         let resource_version = object.resource_version().filter(|_| !is_final);
         let preconditions = Some(Preconditions { uid: object.uid(), resource_version });

@@ -1,7 +1,8 @@
 //! Removes the machines with a removal mark: drains their Nodes in the tenant's cluster, and deletes them.
 //!
-//! [`crate::removal`] computes the steps. The mark is in the VirtualMachine, and all other facts are read again in each
-//! reconcile, so a removal continues after a restart. A tenant that answers slowly delays only its own machines.
+//! [`crate::removal`] computes the steps. The VirtualMachine contains the mark, and each reconcile reads all other
+//! facts again, so a removal continues after a restart of the controller. A tenant's API server that answers slowly
+//! delays only the machines of this tenant.
 
 mod apply;
 mod context;
@@ -40,15 +41,15 @@ pub use table::RemovalTable;
 pub(super) use triggers::RemovalTriggers;
 use volume_lists::VolumeLists;
 
-/// The concurrency is not limited: a reconcile waits for one tenant's API server, and must not delay other tenants. The
-/// requests to each server, and the lists of pods in memory, are limited.
+/// The number of concurrent reconciles is not limited: a reconcile waits for one tenant's API server, and must not
+/// delay other tenants. The requests to each server and the lists of pods in memory have limits of their own.
 const OPTIONS: ReconcilerOptions =
     ReconcilerOptions { name: "removals", concurrency: 0, debounce: Duration::from_millis(50) };
 
 /// Queue of machines that must be reconciled.
 pub(super) type RemovalRequests = UnboundedReceiver<ReconcileRequest<DynamicObject>>;
 
-/// Removes marked machines until the future is dropped, which may happen at any moment.
+/// Removes marked machines until this future is dropped, which may happen at any await point.
 pub(super) async fn run(context: RemovalContext, mut requests: RemovalRequests) {
     let store = context.machines.wait_until_listed().await;
     context.instances.wait_until_ready().await;

@@ -1,4 +1,4 @@
-//! Plans the next step of a removal from the facts, and converts it to the request that it needs.
+//! Plans the next step of a removal from the facts, and converts the step to the request that performs it.
 
 use k8s_openapi::jiff::Timestamp;
 
@@ -8,7 +8,7 @@ use super::read::StepFacts;
 use crate::removal::plan::{RemovalOutcome, RemovalState, Step, TenantState, next_step};
 use crate::removal::pod::DrainPod;
 
-/// Request of a step, without references to the state that its answer changes.
+/// Request of a step, without references to the [`Drain`], because the answer to the request changes the [`Drain`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum StepRequest {
     Cordon,
@@ -38,8 +38,8 @@ impl StepRequest {
         }
     }
 
-    /// Returns the verb and the objects of the request to the tenant's API server. Until the Node of a machine is
-    /// found, it is assumed to have the machine's name.
+    /// Returns the verb and the objects of the request to the tenant's API server, for messages. Before the Node of a
+    /// machine is found, the description uses the name of the machine.
     pub(super) fn describe(&self, machine: &MarkedMachine, node: Option<&MachineNode>) -> String {
         let node = node.map_or(machine.name.as_str(), |node| node.name.as_str());
         match self {

@@ -1,4 +1,4 @@
-//! Reads the tenant and the time limit of a removal, and before each step the facts that may have changed.
+//! Reads the tenant and the time limit of a removal, and before each step those facts that may have changed.
 
 use berth_api::{ConditionReason, TenantClusterSpec};
 use kube::ResourceExt as _;
@@ -12,10 +12,10 @@ use crate::removal::mark::RemovalMark;
 use crate::removal::timeout::{deadline, drain_timeout};
 use crate::run::api_requests::{RequestError, with_request};
 
-/// Facts of one step, from stores.
+/// Facts for one step, from stores.
 pub(super) struct StepFacts {
-    /// Connection to the tenant and Node of the machine, or the reason why they are not known; `None` if the machines
-    /// are not drained.
+    /// Connection to the tenant's API server and Node of the machine, or the reason why they are not known; `None` if
+    /// the machine is not drained.
     pub(super) connection: Option<Result<TenantConnection, ConditionReason>>,
     pub(super) vm: VmState,
 }

@@ -1,5 +1,5 @@
-//! Reconciles one machine with a removal mark in numbered steps, with one file per step. Errors of a tenant's API
-//! server do not fail a reconcile: the errors are reported, and the removal waits.
+//! Reconciles one machine with a removal mark in numbered steps, with one file per step. If a request to a tenant's API
+//! server fails, the reconcile does not fail: the error is reported, and the removal waits.
 
 use std::time::Duration;
 
@@ -18,13 +18,13 @@ use super::plan::{StepRequest, plan_step};
 use crate::removal::plan::Step;
 use crate::run::api_requests::RequestError;
 
-/// Largest number of steps in one reconcile; a drain of 2,000 pods has fewer.
+/// Maximum number of steps in one reconcile; the drain of a Node with 2,000 pods needs fewer.
 const MAX_STEPS: usize = 100;
-/// Interval between reconciles of a machine that is being deleted, which update the metrics.
+/// Interval between reconciles of a machine that is being deleted. These reconciles only update the metrics.
 const DELETION_PERIOD: Duration = Duration::from_secs(60);
 
 impl Remover {
-    /// Takes the steps of the removal of a machine that are possible now.
+    /// Takes the steps of a machine's removal that are possible now.
     pub(super) async fn reconcile(&self, machine: &DynamicObject) -> Result<Action, RequestError> {
         if machine.metadata.deletion_timestamp.is_some() {
             let (namespace, name) = (machine.namespace().unwrap_or_default(), machine.name_any());
@@ -55,7 +55,7 @@ impl Remover {
         machine: &mut MarkedMachine,
         drain: &mut Drain,
     ) -> Result<Option<Duration>, RequestError> {
-        // 3. Read the facts, and record a change of the host.
+        // 3. Read the facts, and record whether the host is lost or back.
         let facts = self.read_facts(tenant, machine);
         if self.record_host_return(machine, facts.vm).await? {
             return Ok(Some(SHORT_DELAY));

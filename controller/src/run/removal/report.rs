@@ -1,4 +1,4 @@
-//! Reports of a removal: the entry in the table, and Events of the machine.
+//! Reports a removal: in the [`RemovalTable`](super::table::RemovalTable), and as Events about the machine.
 
 use berth_api::{ConditionReason, EventReason};
 use kube::Resource as _;
@@ -19,8 +19,8 @@ impl Remover {
         let reason = report.reason;
         let note = report.describe_machine(&machine.name);
         let is_new = self.context.table.set(&machine.namespace, &machine.name, report);
-        // The machine may have been deleted before the tenant answered. If the machine is deleted later, the deletion
-        // removes the report.
+        // A machine that was deleted before the tenant's server answered has no report. If the machine is deleted
+        // later, the handler of the deletion removes the report.
         if self.context.machines.get(&machine.namespace, &machine.name).is_none() {
             self.context.table.remove(&machine.namespace, &machine.name);
             return;

@@ -1,4 +1,4 @@
-//! Requests of a drain to a tenant's API server, with limits for all answers.
+//! Requests of a drain to a tenant's API server. All answers have limits, because the tenant controls the server.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,23 +22,23 @@ use crate::run::tenant_access::{
 use crate::tenant_nodes::node::NodeObject;
 use crate::tenant_nodes::node_match::may_be_node_of;
 
-/// Largest number of Nodes of one machine that are read. Two are sufficient to report that they are ambiguous.
+/// Maximum number of Nodes that are read for one machine. Two are sufficient to report that the Node is ambiguous.
 const MAX_NODES: usize = 2;
-/// Largest number of bytes of the answer to an eviction.
+/// Maximum length of the answer to an eviction, in bytes.
 const MAX_EVICTION_LENGTH: usize = 1 << 16;
-/// Limits for the list of pods. A usual pod has 10 KiB; the API server permits 1.5 MiB. A kubelet runs 110 pods by
-/// default.
+/// Limits for the list of pods. A pod usually has 10 KiB; the API server permits 1.5 MiB. A kubelet runs at most 110
+/// pods by default.
 const POD_LIMITS: CollectionLimits = CollectionLimits {
     page_size: 20,
     max_pages: 100,
     max_page_length: 1 << 22,
     max_event_length: 0,
 };
-/// Largest number of pods of a Node that are stored. A page may have more objects than requested, so the maximum number
-/// of pages does not limit the number of pods.
+/// Maximum number of pods of a Node that are stored. A server can put more objects on a page than requested, so the
+/// maximum number of pages does not limit the number of pods.
 const MAX_PODS: usize = 2000;
-/// Limits for the list of VolumeAttachments. A usual VolumeAttachment has 1 KiB. The API server can select
-/// VolumeAttachments only by name.
+/// Limits for the list of VolumeAttachments, which contains those of all Nodes, because the API server can select
+/// VolumeAttachments only by name. A VolumeAttachment usually has 1 KiB.
 const VOLUME_LIMITS: CollectionLimits = CollectionLimits {
     page_size: 200,
     max_pages: 100,
@@ -48,7 +48,7 @@ const VOLUME_LIMITS: CollectionLimits = CollectionLimits {
 /// Versions of the eviction API: the second one is for Kubernetes before 1.22.
 const EVICTION_VERSIONS: [&str; 2] = ["policy/v1", "policy/v1beta1"];
 
-/// A VolumeAttachment, of which only the Node is read.
+/// A VolumeAttachment, of which only the name of the Node is read.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct VolumeAttachment {
@@ -61,7 +61,7 @@ struct VolumeAttachmentSpec {
     node_name: String,
 }
 
-/// Cordons a Node, or uncordons it. Returns the Node after the write.
+/// Cordons a Node, or uncordons it. Returns the Node as it is after the write.
 pub(super) async fn set_cordoned(
     client: &UntrustedClient,
     node: &str,
@@ -70,7 +70,7 @@ pub(super) async fn set_cordoned(
 ) -> Result<NodeObject, RequestFailure> {
     let (mark, unschedulable) =
         if is_cordoned { (json!("removal"), json!(true)) } else { (Value::Null, Value::Null) };
-    // With the UID, the server refuses to change another Node of the same name.
+    // The UID makes the server refuse the request if the Node was replaced by another one of the same name.
     let body = json!({
         "metadata": {"uid": uid, "annotations": {CORDONED_ANNOTATION: mark}},
         "spec": {"unschedulable": unschedulable},
@@ -94,7 +94,7 @@ pub(super) async fn list_nodes_of(
     Ok(nodes)
 }
 
-/// Lists the pods on a Node that a drain does not skip.
+/// Lists the pods on a Node, except those that a drain skips.
 pub(super) async fn list_pods(
     client: &UntrustedClient,
     node: &str,
@@ -111,7 +111,7 @@ pub(super) async fn list_pods(
         }
     };
     list_collection(client, &path, POD_LIMITS, add).await?;
-    // A drain of the first pods alone would end before the Node is empty.
+    // A drain that knows only the first pods would end before the Node is empty.
     if is_truncated { Err(UntrustedError::TooLong) } else { Ok(pods) }
 }
 
@@ -133,7 +133,8 @@ pub(super) async fn count_volumes(
     Ok(counts)
 }
 
-/// Evicts a pod. Returns the outcome, and the time for which the server accepts no further request.
+/// Evicts a pod. Returns the outcome, and the duration for which the server has asked for no further request
+/// (`Retry-After`).
 pub(super) async fn evict(
     client: &UntrustedClient,
     pod: &DrainPod,
@@ -142,7 +143,8 @@ pub(super) async fn evict(
     let uri = format!("/api/v1/namespaces/{namespace}/pods/{name}/eviction");
     let mut refused = None;
     for version in EVICTION_VERSIONS {
-        // With the UID, the server refuses to evict a later pod of the same name, which may be on another Node.
+        // The UID makes the server refuse the eviction if the pod was replaced by another one of the same name, which
+        // may be on another Node.
         let body = json!({
             "apiVersion": version, "kind": "Eviction", "metadata": {"name": name, "namespace": namespace},
             "deleteOptions": {"preconditions": {"uid": uid}},
@@ -154,8 +156,8 @@ pub(super) async fn evict(
         let answer = client.exchange(request, MAX_EVICTION_LENGTH).await?;
         let outcome =
             eviction_outcome(answer.code, &answer.body, || client.explanation(&answer.body));
-        // A server that does not have the version answers 400, as a webhook may. If both versions get 400, the first
-        // answer is the webhook's.
+        // A server without this version of the eviction API answers 400, as a webhook may. If both versions get 400,
+        // the first answer is from a webhook.
         if answer.code != 400 {
             return Ok((outcome, answer.retry_after));
         }
@@ -196,7 +198,8 @@ mod tests {
 
     type Requests = Arc<Mutex<Vec<(String, Value)>>>;
 
-    /// Returns a client whose server answers each request with the status and body that `answer` returns for its line.
+    /// Returns a client of a test server. The server answers each request with the status and body that `answer`
+    /// returns for the request line and the body.
     fn client(answer: fn(&str, &Value) -> (u16, Value)) -> (UntrustedClient, Requests) {
         let requests = Requests::default();
         let seen = Arc::clone(&requests);
@@ -291,7 +294,7 @@ mod tests {
     async fn a_list_of_too_many_pods_is_refused() {
         let (client, _) = client(|line, _| {
             let pod = json!({"metadata": {"name": "web-1", "namespace": "shop", "uid": "u"}});
-            // More objects than requested, in four or five pages.
+            // The server returns more objects per page than requested, in four or five pages.
             let pages =
                 if line.contains("spec.nodeName%3Dsmall") { "x".repeat(4) } else { "x".repeat(5) };
             let token = line.split("continue=").nth(1).unwrap_or(&pages).get(1..);
@@ -329,7 +332,7 @@ mod tests {
             (200, Ok(())),
             (404, Ok(())),
             (403, Err(UntrustedError::Status(403))),
-            // The kubelet has registered again, and the new Node may have other pods.
+            // The kubelet has registered the Node again, and the new Node may have other pods.
             (409, Err(UntrustedError::Status(409))),
             (503, Err(UntrustedError::Busy(503, Duration::ZERO))),
         ] {

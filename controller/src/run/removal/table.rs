@@ -1,5 +1,5 @@
-//! Reports of all removals, for the conditions of MachineDeployments and of hosts, and the metrics. After a restart,
-//! the reports are computed again.
+//! Reports of all removals, from which the conditions of MachineDeployments and of hosts, and the metrics are computed.
+//! After a restart of the controller, the reports are computed again.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,13 +14,13 @@ use crate::removal::pod::DrainPod;
 use crate::removal::report::RemovalReport;
 use crate::run::metrics::Metrics;
 
-/// Minimum interval between updates of a report of which only the message changes. A tenant can change the state of its
-/// pods at any rate.
+/// Minimum interval between updates of a report if only its message changes. Without this limit, a tenant could cause
+/// any number of updates, because the message depends on the tenant's pods.
 const MIN_MESSAGE_INTERVAL: Duration = Duration::from_secs(30);
 /// Time after the deadline after which a machine that still exists is overdue.
 const OVERDUE_TIME: SignedDuration = SignedDuration::from_mins(10);
 
-/// Function that is called with namespace and name of a machine whose report has changed.
+/// Function that is called with the namespace and the name of each machine whose report has changed.
 type Handler = Box<dyn Fn(&str, &str) + Send + Sync>;
 type Key = (String, String);
 
@@ -32,9 +32,9 @@ struct Entry {
 /// Reports of all removals, by namespace and name of the machine.
 pub struct RemovalTable {
     entries: Mutex<BTreeMap<Key, Entry>>,
-    /// Time at which the wait of each machine ends.
+    /// Time until which each machine's removal waits.
     waits: Mutex<BTreeMap<Key, Instant>>,
-    /// Grace periods of the pods of machines.
+    /// Ends of the grace periods of the machines' pods.
     grace_periods: Mutex<GracePeriodTable>,
     handlers: RwLock<Vec<Handler>>,
     metrics: Arc<Metrics>,
@@ -95,7 +95,8 @@ impl RemovalTable {
         self.waits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins a wait of a machine. Other changes that trigger its reconcile do not end the wait.
+    /// Starts a delay of a machine's removal. Changes that trigger a reconcile of the machine do not shorten this
+    /// delay.
     pub(super) fn begin_wait(&self, namespace: &str, name: &str, delay: Duration) {
         let now = Instant::now();
         let mut waits = self.waits();
@@ -105,7 +106,7 @@ impl RemovalTable {
         }
     }
 
-    /// Returns the remaining wait of a machine; `None` if it has ended.
+    /// Returns the remaining delay of a machine's removal; `None` if the delay has ended.
     pub(super) fn remaining_wait(&self, namespace: &str, name: &str) -> Option<Duration> {
         let end = self.waits().get(&(namespace.to_owned(), name.to_owned())).copied()?;
         Some(end.saturating_duration_since(Instant::now())).filter(|rest| !rest.is_zero())
@@ -115,7 +116,7 @@ impl RemovalTable {
         self.grace_periods.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets the end of each listed pod's grace period to the earliest end that was observed for the pod.
+    /// Sets the end of each listed pod's grace period to the earliest end that has been observed for this pod.
     pub(super) fn update_grace_periods(&self, namespace: &str, name: &str, pods: &mut [DrainPod]) {
         self.grace_periods().update(namespace, name, pods);
     }
@@ -136,7 +137,7 @@ impl RemovalTable {
         }
     }
 
-    /// Updates the metrics, which depend on the time. Returns true if the machine has a report.
+    /// Updates the metrics, which also change with time. Returns true if the machine has a report.
     pub(super) fn refresh_metrics(&self, namespace: &str, name: &str) -> bool {
         let entries = self.lock();
         self.update_metrics(&entries);
@@ -160,7 +161,7 @@ impl RemovalTable {
     }
 }
 
-/// Counts the machines by the values of the metric's label.
+/// Counts the machines by the values of the label `state` of the metric.
 fn count_states<'r>(
     reports: impl Iterator<Item = &'r RemovalReport>,
     now: Timestamp,
@@ -170,7 +171,7 @@ fn count_states<'r>(
     for report in reports {
         let limit = report.deadline.checked_add(OVERDUE_TIME);
         let count = match report.reason {
-            // The time limit begins when the host is back.
+            // The time limit of the drain begins only when the host is back.
             ConditionReason::WaitingForHost => &mut draining,
             _ if limit.is_ok_and(|limit| now > limit) => &mut overdue,
             ConditionReason::DrainBlocked => &mut blocked,

@@ -1,4 +1,5 @@
-//! Triggers reconciles of removals: changes of marked machines, of their tenants' Nodes and of the connections.
+//! Triggers reconciles of removals at changes of marked machines, of their Nodes in the tenants' clusters, and of the
+//! connections to tenants.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,7 +17,7 @@ use crate::removal::progress::is_in_removal;
 use crate::run::tenant_access::{ChangedMachines, Connections};
 use crate::tenant_nodes::node_match::named_machine;
 
-/// Queue of reconciles, and the machines with a mark by their namespace.
+/// Queue of reconciles, and an index of the machines with a mark by namespace.
 pub(in crate::run) struct RemovalTriggers {
     queue: UnboundedSender<ReconcileRequest<DynamicObject>>,
     connections: Connections,
@@ -41,8 +42,8 @@ impl RemovalTriggers {
         drop(self.queue.send(reference.into()));
     }
 
-    /// Handles a change of a VirtualMachine. A machine whose mark was removed is reconciled once more, to uncordon its
-    /// Node.
+    /// Handles a change of a VirtualMachine. After its mark was removed, the machine is reconciled once more, to
+    /// uncordon its Node.
     pub(in crate::run) fn handle_machine(&self, machine: &DynamicObject, is_gone: bool) {
         let (namespace, name) = (machine.namespace().unwrap_or_default(), machine.name_any());
         let is_marked = !is_gone && is_in_removal(machine);
@@ -63,10 +64,10 @@ impl RemovalTriggers {
         }
     }
 
-    /// Handles a change of a tenant's connection, or of the Nodes of `changed` machines. Machines whose Nodes Berth has
-    /// cordoned are reconciled even without a mark: the mark may have been removed while the controller was stopped.
-    /// Machines that do not exist are not added to the queue, because the tenant chooses the names and annotations of
-    /// its Nodes.
+    /// Handles a change of a tenant's connection, or of the Nodes of the machines in `changed`. A machine whose Node
+    /// Berth has cordoned is reconciled even without a mark: the mark may have been removed while the controller was
+    /// stopped. Machines that do not exist are not added to the queue, because the tenant determines the names and
+    /// annotations of its Nodes.
     pub(in crate::run) fn handle_tenant(
         &self,
         tenant: &str,

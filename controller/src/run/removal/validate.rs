@@ -1,4 +1,4 @@
-//! Validates the removal mark of a machine, and ends a removal whose mark was removed.
+//! Validates the removal mark of a machine, and cancels a removal whose mark was removed.
 
 use berth_runtime::backoff::add_jitter;
 use berth_runtime::reconcile::Action;
@@ -13,7 +13,7 @@ use crate::removal::progress;
 use crate::run::api_requests::RequestError;
 
 impl Remover {
-    /// Returns the valid mark of a machine, or the action that ends the reconcile.
+    /// Returns the mark of a machine if it is valid, and otherwise the action that ends the reconcile.
     pub(super) async fn validate_mark(
         &self,
         machine: &DynamicObject,
@@ -43,7 +43,7 @@ impl Remover {
         let Some(tenant) = self.context.draining_tenant(namespace) else {
             return Action::await_change();
         };
-        // A new connection triggers a reconcile.
+        // When a connection to the tenant is established, a reconcile is triggered.
         let Ok(connection) = self.context.tenant_connection(&tenant, &machine.name_any()) else {
             return Action::await_change();
         };

@@ -10,15 +10,17 @@ use berth_runtime::untrusted::{ClientIdentity, UntrustedClient, UntrustedError};
 use super::delays::DELAY_RANGE;
 use super::requests::{VolumeCounts, count_volumes};
 
-/// Maximum age of a list that other removals reuse: the shortest delay between two steps of a removal that waits.
+/// Maximum age of a list that other removals reuse. It equals the shortest delay between two steps of a removal that
+/// waits.
 const MAX_AGE: Duration = DELAY_RANGE.0;
-/// Time for which the VolumeAttachments of a Node are counted after a removal needed them. It is longer than the
-/// longest delay with its jitter.
+/// Time for which the VolumeAttachments of a Node continue to be counted after a removal has requested their number. It
+/// is longer than [`MAX_DELAY`](super::delays::MAX_DELAY) with its jitter, so a removal that waits renews its request
+/// in time.
 const REQUEST_TTL: Duration = Duration::from_secs(90);
 
-/// Lists of all tenants. Only the Nodes of removed machines are counted, so the tenant does not choose the size. A new
-/// client of a tenant begins a new list: after a change of the kubeconfig, the earlier list may be from another
-/// cluster.
+/// Lists of all tenants. A list counts only the Nodes of machines that are being removed, so the tenant does not
+/// determine its size. If a tenant gets a new client, its list is discarded: after a change of the kubeconfig, the
+/// earlier list may be from another cluster.
 #[derive(Debug, Default)]
 pub(super) struct VolumeLists(Mutex<BTreeMap<String, Arc<TenantVolumes>>>);
 
@@ -26,26 +28,26 @@ pub(super) struct VolumeLists(Mutex<BTreeMap<String, Arc<TenantVolumes>>>);
 struct TenantVolumes {
     /// Identity of the client that reads the list.
     client: ClientIdentity,
-    /// Nodes of removed machines, with the time of the last request for their counts.
+    /// Nodes whose VolumeAttachments are counted, with the time of the last request for each number.
     requested_nodes: Mutex<BTreeMap<String, Instant>>,
-    /// The latest list. A removal holds the lock while it lists; other removals wait for the result.
+    /// The latest list. A removal holds this lock while it lists, and other removals wait for the result.
     list: tokio::sync::Mutex<Option<VolumeList>>,
 }
 
-/// A list, or the error of the request. An error is also shared: otherwise the waiting removals would run into the same
-/// timeout one after the other.
+/// A list, or the error of the request for it. The other removals reuse an error as well: otherwise they would run into
+/// the same timeout one after the other.
 #[derive(Debug)]
 struct VolumeList {
     begun_at: Instant,
-    /// Time of the answer or of the error. The age is measured from this time, because the tenant chooses how long a
-    /// list takes.
+    /// Time at which the answer was complete or the error occurred. The age of the list is measured from this time,
+    /// because the tenant's server determines how long a list takes.
     ended_at: Instant,
     counts: Result<VolumeCounts, UntrustedError>,
 }
 
 impl VolumeLists {
-    /// Returns the number of VolumeAttachments of a Node whose pods have left it before `observed_at`. Sends a request
-    /// if no recent list has the answer.
+    /// Returns the number of VolumeAttachments of a Node that had no pods left at `observed_at`. Sends a request if no
+    /// recent list contains this number.
     pub(super) async fn count(
         &self,
         (tenant, client): (&str, &UntrustedClient),
@@ -61,8 +63,8 @@ impl VolumeLists {
             return answer;
         }
         let begun_at = Instant::now();
-        // The wait for other lists may have been longer than `REQUEST_TTL`. A list does not count Nodes whose request
-        // has expired; they would appear to have no VolumeAttachments.
+        // The request is renewed, because the wait for the lock may have been longer than `REQUEST_TTL`. A list does
+        // not count a Node whose request has expired, so the Node would appear to have no VolumeAttachments.
         volumes.request_node(node, begun_at);
         let counts = count_volumes(client, volumes.zero_counts()).await;
         let answer = match &counts {
@@ -118,9 +120,9 @@ impl TenantVolumes {
 }
 
 impl VolumeList {
-    /// Returns the number of VolumeAttachments of a Node; `None` if a new list is required. A zero from a list that
-    /// began before the pods had left is not valid: a VolumeAttachment of one of these pods may have been created
-    /// later.
+    /// Returns the number of VolumeAttachments of a Node from the list; `None` if a new list is required. If the list
+    /// began before the last pod had left the Node, a zero is not valid: a VolumeAttachment of this pod may have been
+    /// created later.
     fn cached_count(
         &self,
         node: &str,
@@ -155,7 +157,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns a client of a server with one VolumeAttachment for each of these Nodes.
+    /// Returns a client of a test server that has one VolumeAttachment for each of these Nodes.
     fn client(nodes: &[&str]) -> UntrustedClient {
         let items: Vec<_> = nodes.iter().map(|node| json!({"spec": {"nodeName": node}})).collect();
         let body = json!({"items": items}).to_string();
@@ -221,7 +223,7 @@ mod tests {
         let count = lists.count(("bank", &client), "a", start);
         let forget_and_release = async {
             tokio::task::yield_now().await;
-            // Another removal requests counts after `REQUEST_TTL`, so the request for the Node expires.
+            // Another removal requests its number after `REQUEST_TTL`, so the request for Node `a` has expired.
             volumes.request_node("b", Instant::now() + REQUEST_TTL);
             assert!(!volumes.lock_requested_nodes().contains_key("a"));
             drop(held);
@@ -237,13 +239,13 @@ mod tests {
         drop(former);
         let new = client(&["a"]);
         assert_eq!(lists.count(("bank", &new), "a", start).await, Ok(1));
-        // A clone is the same client.
+        // A clone of the client has the same identity, so its list is reused.
         assert_eq!(lists.count(("bank", &new.clone()), "a", start).await, Ok(1));
     }
 
     #[test]
     fn expired_nodes_and_tenants_are_removed() {
-        // The client needs a runtime, although it sends no request.
+        // The client cannot be created outside a Tokio runtime.
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let _guard = runtime.enter();
         let (lists, start) = (VolumeLists::default(), Instant::now());
