@@ -1,5 +1,5 @@
-//! Writes conditions of TenantClusters that depend on tenants' API servers. A tenant can cause changes at any rate, so
-//! the writes are rate-limited for each tenant.
+//! Writes conditions of TenantClusters that depend on tenants' API servers. The writes are rate-limited for each
+//! tenant, because a tenant can cause any number of changes.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,11 +18,11 @@ use crate::managed_fields::{conditions_are_atomic, with_existing_conditions};
 use crate::profiles::{ConditionUpdate, new_condition};
 use crate::tenants::status::PartResult;
 
-/// Rate limit of writes of a tenant's status: the number of writes that are permitted at once, and the time after which
-/// one more write is permitted.
+/// Rate limit of the writes of one tenant's status: the number of writes that are permitted at once, and the interval
+/// at which one more write is permitted.
 const RATE_LIMIT: (u32, Duration) = (20, Duration::from_secs(5));
 
-/// Returns the condition for the state of a part of a tenant.
+/// Returns the update of the condition `type_` for the state of a part of a tenant.
 pub(super) fn part_condition_update(type_: &'static str, part: &PartResult) -> ConditionUpdate {
     let (status, reason, message) = match part {
         Ok(ready) => ("True", ready.reason, &ready.message),
@@ -31,10 +31,10 @@ pub(super) fn part_condition_update(type_: &'static str, part: &PartResult) -> C
     ConditionUpdate { type_, status, reason, message: message.clone() }
 }
 
-/// Writer of the conditions of one reconciler.
+/// Writes the conditions of one reconciler.
 pub(super) struct ConditionWriter {
     context: Arc<Context>,
-    /// Field manager of the conditions.
+    /// Field manager that owns the conditions.
     manager: &'static str,
     /// Types of the conditions that the reconciler writes.
     types: &'static [&'static str],
@@ -57,8 +57,9 @@ impl ConditionWriter {
         self.context.metrics.tenant_conditions.set(tenant, self.manager, std::iter::empty());
     }
 
-    /// Writes the conditions if they differ. Conditions that are not in `updates` are removed. Emits an Event for each
-    /// new fault. Returns the time until the next write is permitted if the rate limit does not permit this one.
+    /// Writes the conditions if they have changed, and removes conditions of the types in `types` that are not in
+    /// `updates`. Emits an Event for each new fault. If the rate limit does not permit the write, returns the time
+    /// until it does.
     pub(super) async fn write(
         &self,
         tenant: &TenantCluster,
@@ -90,7 +91,7 @@ impl ConditionWriter {
         let patch = Patch::Apply(conditions_body(tenant, self.types, &conditions));
         match with_timeout(api.patch_status(&name, &params, &patch)).await {
             Ok(_) => {}
-            // The tenant was deleted.
+            // The tenant was deleted meanwhile.
             Err(error) if error.status_code() == Some(404) => return Ok(None),
             Err(error) => return Err(error),
         }
@@ -130,8 +131,8 @@ impl ConditionWriter {
     }
 }
 
-/// Returns the body of the request that applies `conditions` to the status of a tenant. `owned` has the types of all
-/// conditions that the caller writes.
+/// Returns the body of a request that applies `conditions` to the status of a tenant. `owned` contains the types of all
+/// conditions that the caller may write.
 pub(super) fn conditions_body(
     tenant: &TenantCluster,
     owned: &[&str],
@@ -146,8 +147,9 @@ pub(super) fn conditions_body(
         let existing = tenant.status.iter().flat_map(|status| &status.conditions);
         body["status"]["conditions"] =
             json!(with_existing_conditions(existing, owned, conditions.to_vec()));
-        // The list of conditions is atomic, so the apply also contains conditions of other reconcilers. The resource
-        // version ensures that these conditions are current.
+        // In this API server, the list of conditions is atomic, so the request also contains the conditions of other
+        // reconcilers. The resource version makes the API server refuse the request if these conditions have changed
+        // meanwhile.
         body["metadata"]["resourceVersion"] = tenant.resource_version().into();
     }
     body

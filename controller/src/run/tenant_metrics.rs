@@ -16,11 +16,11 @@ struct ConditionLabels {
     reason: &'static str,
 }
 
-/// Number of tenants by condition and reason.
+/// Number of tenants, by condition and reason.
 #[derive(Debug)]
 pub(super) struct TenantConditionMetrics {
     counts: Family<ConditionLabels, Gauge>,
-    /// Conditions by tenant and field manager.
+    /// Conditions that are counted, by tenant and field manager.
     known: Mutex<BTreeMap<(String, &'static str), Vec<ConditionLabels>>>,
 }
 
@@ -35,8 +35,8 @@ impl TenantConditionMetrics {
         Self { counts, known: Mutex::default() }
     }
 
-    /// Sets the types and reasons of the conditions of a tenant that `manager` writes; none if the tenant is deleted,
-    /// or has no kubeconfig.
+    /// Sets the types and reasons of the conditions of a tenant that `manager` writes; no conditions if the tenant is
+    /// deleted, or has no kubeconfig.
     pub(super) fn set(
         &self,
         tenant: &str,

@@ -1,4 +1,4 @@
-//! Watches the StorageClasses of a tenant, while the reconciler of StorageClasses needs them.
+//! Watches the StorageClasses of a tenant's cluster while the reconciler of StorageClasses needs them.
 
 use berth_api::names::CONTROLLER_FIELD_MANAGER;
 use berth_runtime::untrusted::{
@@ -12,9 +12,9 @@ use super::faults::class_fault_of;
 use crate::tenant_storage::class::ClassObject;
 use crate::tenant_storage::class_store::ClassStore;
 
-/// Path of the StorageClasses.
+/// Path of the StorageClasses in the Kubernetes API.
 const CLASSES_PATH: &str = "/apis/storage.k8s.io/v1/storageclasses";
-/// Limits for the list of StorageClasses. A usual StorageClass has 2 KiB; the API server permits 1.5 MiB.
+/// Limits for the list of StorageClasses. A StorageClass usually has 2 KiB; the API server permits 1.5 MiB.
 const CLASS_LIMITS: CollectionLimits = CollectionLimits {
     page_size: 50,
     max_pages: 20,
@@ -22,15 +22,17 @@ const CLASS_LIMITS: CollectionLimits = CollectionLimits {
     max_event_length: 1 << 21,
 };
 
-/// Watches the StorageClasses of a tenant. Never returns.
+/// Watches the StorageClasses of a tenant's cluster while they are needed. Never returns.
 ///
-/// The reconciler requests the watch only after the Nodes have been listed and do not belong to the infra cluster.
+/// The reconciler requests this watch only after the Nodes have been listed, and have shown that the kubeconfig does
+/// not refer to the infra cluster.
 pub(super) async fn watch_classes(
     tenant: &str,
     connections: &Connections,
     client: &UntrustedClient,
 ) {
-    // The state belongs to this kubeconfig: a new kubeconfig gets a new state.
+    // This watch uses one state for its whole life: if the tenant gets a new kubeconfig, a new watch starts with a new
+    // state.
     let Some(state) = connections.state(tenant) else {
         return std::future::pending().await;
     };

@@ -1,4 +1,4 @@
-//! Watches a collection of a tenant's objects, and restarts the watch whenever it ends.
+//! Watches a collection of objects in a tenant's cluster, and restarts the watch whenever it ends.
 
 use std::time::{Duration, Instant};
 
@@ -10,13 +10,13 @@ use serde::de::DeserializeOwned;
 
 use super::faults::is_transient;
 
-/// Longest backoff between attempts, before jitter.
+/// Maximum backoff between attempts, before jitter is added.
 const MAX_BACKOFF: Duration = Duration::from_secs(120);
-/// Duration after which the end of a watch does not count as a failure.
+/// If a watch ends after at least this duration, its end does not count as a failure.
 const STABLE_TIME: Duration = Duration::from_secs(60);
 
-/// Watches a collection of a tenant's objects. Never returns. `handle` is called with each event, and `report` with
-/// each error that a second attempt did not resolve, or that is not transient.
+/// Watches a collection of objects in a tenant's cluster. Never returns. `handle` is called with each event. `report`
+/// is called with each error that is not transient, and with a transient error if the next attempt fails too.
 pub(super) async fn watch_repeatedly<T: Versioned + DeserializeOwned>(
     client: &UntrustedClient,
     (path, limits): (&str, CollectionLimits),

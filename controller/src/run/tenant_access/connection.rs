@@ -1,4 +1,5 @@
-//! Connection to the API server of one tenant: watches the Secret with its kubeconfig, and its Nodes.
+//! Connection to the API server of one tenant: watches the Secret with the kubeconfig, and the Nodes in the tenant's
+//! cluster.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -32,16 +33,19 @@ use crate::tenants::fault::Fault;
 use crate::tenants::kubeconfig::parse_server;
 use crate::tenants::kubeconfig_rules::{RefusedKubeconfig, parse_kubeconfig};
 
-/// Delay before the first attempt, with jitter, so that not all tenants are listed at the same time.
+/// Delay before the first connection of a tenant; its jitter prevents that the Nodes of all tenants are listed at the
+/// same time.
 const START_DELAY: Duration = Duration::from_millis(200);
-/// Number of refused reads of a Secret in the tenant's own namespace that are not reported.
+/// Number of 403 answers to reads of a Secret in the tenant's own namespace that are ignored before the fault is
+/// reported.
 const INITIAL_REFUSALS: u32 = 4;
-/// Maximum size of a kubeconfig in bytes. The kubeconfig stays in memory; a usual one has less than 10 KiB.
+/// Maximum size of a kubeconfig in bytes, because the kubeconfig stays in memory. A kubeconfig usually has less than 10
+/// KiB.
 const MAX_KUBECONFIG_LENGTH: usize = 1 << 18;
-/// Path of the Nodes.
+/// Path of the Nodes in the Kubernetes API.
 pub(in crate::run) const NODES_PATH: &str = "/api/v1/nodes";
-/// Limits for the list of Nodes. A usual Node has 20 KiB and a page less than 256 KiB, so a page does not wait for
-/// large answers of other tenants. The API server permits 1.5 MiB for a Node.
+/// Limits for the list of Nodes. A Node usually has 20 KiB, and a page less than 256 KiB, so that the page is no large
+/// answer and need not wait for the large answers of other tenants. The API server permits 1.5 MiB for a Node.
 pub(in crate::run) const NODE_LIMITS: CollectionLimits = CollectionLimits {
     page_size: 10,
     max_pages: 1000,
@@ -58,14 +62,14 @@ pub(super) struct Environment {
     pub(super) infra_server: InfraServer,
     pub(super) connections: Connections,
     pub(super) large_answers: LargeAnswerPermits,
-    /// Sender of each observed state of a kubeconfig.
+    /// Sender of each observed state of a kubeconfig, to the reconciler of tenants.
     pub(super) kubeconfigs: UnboundedSender<WatchedKubeconfig>,
 }
 
-/// The kubeconfig, or the reason why it cannot be read. `None` before the first read.
+/// The kubeconfig, or the reason why it cannot be read; `None` before the first read.
 type KubeconfigRead = Option<Result<Arc<str>, Fault>>;
 
-/// Maintains the connection to a tenant until the future is dropped.
+/// Maintains the connection to a tenant until this future is dropped.
 pub(super) async fn run(tenant: String, spec: AccessSpec, environment: Arc<Environment>) {
     let connections = &environment.connections;
     if let Some(refusal) = &spec.refusal {
@@ -82,7 +86,8 @@ pub(super) async fn run(tenant: String, spec: AccessSpec, environment: Arc<Envir
     );
 }
 
-/// Watches the Secret. The watch selects one name, for which a permission for this Secret is sufficient.
+/// Watches the Secret with the kubeconfig. The watch selects the Secret by name, so a permission for this one Secret is
+/// sufficient.
 async fn watch_secret(
     tenant: &str,
     spec: &AccessSpec,
@@ -116,7 +121,8 @@ async fn watch_secret(
     let refusals = AtomicU32::new(0);
     let handle_error = |error: &CallError| {
         // Errors other than 403 are temporary, so the last kubeconfig stays in use. In the tenant's own namespace, the
-        // first refusals are ignored, because the RoleBinding was created a moment ago and takes effect soon.
+        // first 403 answers are ignored: the controller has just created the RoleBinding, which takes effect a moment
+        // later.
         let is_refused = error.status_code() == Some(403);
         let count = refusals.fetch_add(1, Ordering::Relaxed);
         if is_refused && (count >= INITIAL_REFUSALS || !spec.secret.is_own()) {
@@ -144,14 +150,14 @@ fn read_entry(secret: Option<Secret>, spec: &AccessSpec) -> Result<Arc<str>, Fau
     Ok(String::from_utf8_lossy(&entry.0).into())
 }
 
-/// Connects with each new kubeconfig. The previous connection ends.
+/// Connects to the tenant again whenever there is a new kubeconfig. The previous connection ends.
 async fn reconnect_on_new_kubeconfig(
     tenant: &str,
     spec: &AccessSpec,
     environment: &Environment,
     mut kubeconfig: Receiver<KubeconfigRead>,
 ) {
-    // All connections of the tenant share the slots, because the previous connection may still use some of them.
+    // All connections of the tenant share these slots, because the previous connection may still occupy some of them.
     let slots = ConnectionSlots::new(environment.large_answers.clone());
     loop {
         let read = kubeconfig.borrow_and_update().clone();
@@ -172,8 +178,8 @@ async fn reconnect_on_new_kubeconfig(
     }
 }
 
-/// Watches the Nodes and the StorageClasses of a tenant. Returns only if the kubeconfig is refused, which is final
-/// until it changes.
+/// Watches the Nodes and the StorageClasses of a tenant's cluster. Returns only if the kubeconfig is refused; a new
+/// attempt then requires a new kubeconfig.
 async fn connect(
     tenant: &str,
     spec: &AccessSpec,
@@ -197,7 +203,7 @@ async fn connect(
     );
 }
 
-/// Watches the Nodes of a tenant. Never returns.
+/// Watches the Nodes in a tenant's cluster. Never returns.
 async fn watch_nodes(
     tenant: &str,
     secret_description: &str,
@@ -257,8 +263,9 @@ async fn create_client(
     })
 }
 
-/// Returns true if a Node of the tenant is a Node of the infra cluster. The address of a load balancer in front of the
-/// infra API server is not known, but the UIDs of its Nodes are.
+/// Returns true if a Node in the tenant's cluster is a Node of the infra cluster, so that the kubeconfig refers to the
+/// infra cluster. Addresses do not suffice for this check: a load balancer in front of the infra API server may have an
+/// unknown address, but the UIDs of the Nodes are the same.
 fn is_infra_cluster(tenant: &str, environment: &Environment) -> bool {
     let is_infra_node = |name: &str, uid: &str| {
         let node = environment.infra_nodes.get(name);

@@ -1,4 +1,4 @@
-//! State of the connections to all tenants, which several reconcilers read.
+//! State of the connections to the API servers of all tenants, which several reconcilers read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -18,13 +18,13 @@ use crate::tenants::fault::Fault;
 /// Connection to the API server of a tenant.
 #[derive(Clone, Debug)]
 pub(crate) struct Access {
-    /// Client of the server.
+    /// Client of the tenant's API server.
     pub(crate) client: UntrustedClient,
-    /// Validity of the client certificate, if the kubeconfig has one.
+    /// Validity period of the client certificate; `None` if the kubeconfig has no client certificate.
     pub(crate) certificate: Option<Validity>,
 }
 
-/// Objects of tenants that are watched.
+/// Kinds of objects that are watched in tenants' clusters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TenantObjects {
     /// Nodes.
@@ -33,30 +33,32 @@ pub(crate) enum TenantObjects {
     Classes,
 }
 
-/// StorageClasses of a tenant.
+/// StorageClasses in a tenant's cluster.
 #[derive(Debug, Default)]
 pub(crate) struct ClassState {
-    /// True while the reconciler of StorageClasses needs the watch of the classes.
+    /// True while the reconciler of StorageClasses needs the watch of StorageClasses.
     pub(crate) needs_watch: Sender<bool>,
-    /// `Ok` if the classes are listed, or the reason why they cannot be listed. `None` before the first answer.
+    /// `Ok` if the StorageClasses have been listed, or the reason why they cannot be listed; `None` before the first
+    /// answer.
     pub(crate) listed: Option<Result<(), Fault>>,
-    /// The classes.
+    /// The StorageClasses.
     pub(crate) store: ClassStore,
 }
 
-/// State of a tenant.
+/// State of the connection to a tenant, and the objects that were received through it.
 #[derive(Debug, Default)]
 pub(crate) struct ConnectionState {
-    /// The connection, or the reason why there is none. `None` before the first answer of the tenant's API server.
+    /// The connection, or the reason why there is none; `None` before the first answer of the tenant's API server.
     pub(crate) access: Option<Result<Access, Fault>>,
-    /// Nodes of the tenant. They are kept while there is no connection.
+    /// Nodes in the tenant's cluster. They are retained while there is no connection.
     pub(crate) nodes: NodeStore,
-    /// StorageClasses of the tenant.
+    /// StorageClasses in the tenant's cluster.
     pub(crate) classes: ClassState,
 }
 
-/// State of a tenant. Each tenant has its own lock, so that a plan for many Nodes delays only their tenant. A new
-/// kubeconfig gets a new state, so code that still uses the previous state cannot mix Nodes of two clusters.
+/// Shared state of the connection to a tenant. Each tenant has a lock of its own, so a long plan for many Nodes delays
+/// only the tenant of these Nodes. A new kubeconfig gets a new state, so code that still uses the previous state cannot
+/// mix the Nodes of two clusters.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SharedState(Arc<Mutex<ConnectionState>>);
 
@@ -66,7 +68,7 @@ impl SharedState {
         Self(Arc::new(Mutex::new(state)))
     }
 
-    /// Returns the state, locked.
+    /// Locks the state.
     pub(crate) fn lock(&self) -> MutexGuard<'_, ConnectionState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -84,16 +86,17 @@ impl Entry {
     }
 }
 
-/// Machines whose Nodes have changed; `None` for all machines.
+/// Machines whose Nodes have changed; `None` if the Nodes of all machines may have changed.
 pub(crate) type ChangedMachines<'a> = Option<&'a BTreeSet<String>>;
-/// Function that is called with the name of a tenant, and its machines whose Nodes have changed.
+/// Function that is called with the name of a tenant, and with those of its machines whose Nodes have changed.
 type Handler = Box<dyn Fn(&str, ChangedMachines<'_>) + Send + Sync>;
 
 /// State of the connections to all tenants.
 #[derive(Clone)]
 pub struct Connections {
     entries: Arc<Mutex<BTreeMap<String, Entry>>>,
-    /// A handler may wait for the lock of its tenant's state, so handlers of several tenants run at the same time.
+    /// The lock of the handlers is a read lock during calls, because a handler may wait for the lock of a tenant's
+    /// state, and must not delay the handlers of other tenants.
     handlers: Arc<RwLock<Vec<(TenantObjects, Handler)>>>,
     budget: NodeBudget,
     metrics: Arc<Metrics>,
@@ -106,14 +109,15 @@ impl std::fmt::Debug for Connections {
 }
 
 impl Connections {
-    /// Returns the state without any tenant.
+    /// Returns the state without tenants.
     #[must_use]
     pub fn new(metrics: Arc<Metrics>) -> Self {
         let budget = NodeBudget::default();
         Self { entries: Arc::default(), handlers: Arc::default(), budget, metrics }
     }
 
-    /// Calls `handle` with the name of each tenant whose connection or objects of this kind change from now on.
+    /// Calls `handle` with the name of each tenant whose connection changes from now on, or whose objects of the kind
+    /// `objects` change.
     pub(crate) fn subscribe(
         &self,
         objects: TenantObjects,
@@ -127,8 +131,8 @@ impl Connections {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Calls the handlers of these objects; all handlers if the connection has changed. The caller must hold no lock of
-    /// a tenant's state, which handlers lock.
+    /// Calls the handlers of the changed kind of objects; all handlers if the connection has changed (`None`). The
+    /// handlers lock the states of tenants, so the caller must hold no such lock.
     fn notify(&self, tenant: &str, changed: Option<TenantObjects>, machines: ChangedMachines<'_>) {
         let handlers = self.handlers.read().unwrap_or_else(PoisonError::into_inner);
         let affected = handlers.iter().filter(|(kind, _)| changed.is_none_or(|one| one == *kind));
@@ -140,12 +144,12 @@ impl Connections {
         self.notify(tenant, Some(TenantObjects::Classes), None);
     }
 
-    /// Returns the state of a tenant; `None` if it is not known yet, or the tenant has no kubeconfig.
+    /// Returns the state of a tenant's connection; `None` if there is no state yet, or the tenant has no kubeconfig.
     pub(crate) fn state(&self, tenant: &str) -> Option<SharedState> {
         self.lock().get(tenant).map(|entry| entry.state.clone())
     }
 
-    /// Handles an event of the watch of a tenant's Nodes. Calls the handlers if the Nodes have changed.
+    /// Handles an event of the watch of the Nodes in a tenant's cluster. Calls the handlers if the Nodes have changed.
     pub(crate) fn handle_node_event(&self, tenant: &str, event: CollectionEvent<NodeObject>) {
         let state = {
             let mut all = self.lock();
@@ -154,8 +158,8 @@ impl Connections {
         self.handle_node_answer(tenant, &state, event);
     }
 
-    /// Handles a Node that the tenant's API server returned for a request, and calls the handlers if the Nodes have
-    /// changed. When the watch later delivers the same Node, it is not a change. `state` is the state of the connection
+    /// Handles a Node in the answer of the tenant's API server to a request, and calls the handlers if the Nodes have
+    /// changed. When the watch delivers the same Node later, this is no change. `state` is the state of the connection
     /// that sent the request.
     pub(crate) fn handle_node_answer(
         &self,
@@ -197,8 +201,8 @@ impl Connections {
         self.notify(tenant, None, None);
     }
 
-    /// Removes the connection and the Nodes of a tenant, because it has a new kubeconfig: no write of the old
-    /// connection may be based on Nodes of the new connection.
+    /// Removes the connection and the Nodes of a tenant after a change of its kubeconfig: a write through the old
+    /// connection must not be based on Nodes from the new connection.
     pub(super) fn reset(&self, tenant: &str) {
         let mut all = self.lock();
         all.insert(tenant.to_owned(), Entry::new(&self.budget));

@@ -1,4 +1,4 @@
-//! Conversion of errors of a tenant's API server to faults.
+//! Converts errors of requests to a tenant's API server to faults.
 
 use std::time::SystemTime;
 
@@ -34,7 +34,7 @@ pub(in crate::run) fn fault_of(
         ),
         UntrustedError::Certificate(_) => (
             ConditionReason::ServerCertificateInvalid,
-            "check the server and the certificate-authority-data in the kubeconfig",
+            "check clusters[].cluster.server and certificate-authority-data in the kubeconfig",
         ),
         UntrustedError::Status(429 | 500..=599)
         | UntrustedError::NameNotResolved
@@ -54,8 +54,8 @@ pub(in crate::run) fn fault_of(
     Fault::new(reason, format!("{secret_description}: {error}; {remedy}"))
 }
 
-/// Returns the fault for an error of the list or watch of StorageClasses; `None` if the error concerns the whole
-/// connection, whose state the watch of Nodes reports.
+/// Returns the fault for an error of the list or watch of StorageClasses; `None` if the error affects the whole
+/// connection, because the watch of Nodes reports such errors.
 pub(super) fn class_fault_of(error: UntrustedError) -> Option<Fault> {
     let (reason, remedy) = match error {
         UntrustedError::Status(403) => (
@@ -79,8 +79,8 @@ pub(super) fn class_fault_of(error: UntrustedError) -> Option<Fault> {
     Some(Fault::new(reason, format!("StorageClasses of the tenant: {error}; {remedy}")))
 }
 
-/// Returns the fault for the result of writes; `None` if the writes succeeded, or after a conflict, which the next
-/// reconcile resolves with the new version. `command` prints the permissions that the writes need.
+/// Returns the fault for the result of writes; `None` if the writes succeeded, or failed with a conflict, which the
+/// next reconcile resolves. `command` prints the permissions that the writes need.
 pub(in crate::run) fn write_fault_of(
     written: &Result<(), WriteError>,
     command: &str,
@@ -113,7 +113,7 @@ pub(in crate::run) fn write_fault_of(
     Some(Fault::new(reason, format!("{error}{remedy}")))
 }
 
-/// Returns the fault for a failed request of a drain, with the request.
+/// Returns the fault for a failed request of a drain. The message contains `request`, the description of the request.
 pub(in crate::run) fn drain_fault_of(request: &str, failure: &RequestFailure) -> Fault {
     let reason = if is_refusal(failure.error) {
         ConditionReason::RequestRefused
@@ -123,15 +123,15 @@ pub(in crate::run) fn drain_fault_of(request: &str, failure: &RequestFailure) ->
     Fault::new(reason, format!("{request}: {failure}"))
 }
 
-/// Returns true if the API server refused a request because of its content, as webhooks and policies do. Webhooks and
-/// policies can also answer with any other code.
+/// Returns true if the API server refused a request because of its content, with a code that webhooks and policies
+/// usually return. They can also return any other code.
 const fn is_refusal(error: UntrustedError) -> bool {
     let UntrustedError::Status(code) = error else { return false };
     matches!(code, 400..=499) && !matches!(code, 401 | 403 | 404 | 409 | 429)
 }
 
-/// Returns true if a second attempt may succeed without a change of the kubeconfig, so that the first failure is not
-/// reported yet: servers close connections when they restart, and refuse requests while etcd elects a leader.
+/// Returns true if a second attempt may succeed without a change of the kubeconfig, so the first such error is not
+/// reported: servers close connections when they restart, and refuse requests while etcd elects a leader.
 pub(super) const fn is_transient(error: UntrustedError) -> bool {
     matches!(
         error,

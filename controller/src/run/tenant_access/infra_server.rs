@@ -1,5 +1,5 @@
-//! Addresses of the infra API server, to which no tenant's kubeconfig may refer: the addresses of its Service and
-//! endpoints, and the address that the controller itself uses.
+//! Addresses of the infra API server, which are refused as the server of a tenant's kubeconfig: the addresses of its
+//! Service and endpoints, and the address to which the controller itself connects.
 
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -16,12 +16,12 @@ use crate::tenants::infra_addresses::{
     service_addresses,
 };
 
-/// Interval between resolutions of the name of the server that the controller uses.
+/// Interval between DNS lookups of the host name to which the controller itself connects.
 const RESOLVE_INTERVAL: Duration = Duration::from_secs(300);
-/// Interval between resolutions after a failure. It is short, because no tenant is connected before the first success.
+/// Interval between DNS lookups after a failure. It is short, because no tenant is connected before the first success.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Addresses of the infra API server, by their sources. `None` until the source has been read.
+/// Addresses of the infra API server, by source. `None` until the source has been read.
 #[derive(Debug, Default)]
 struct AddressSources {
     service: Option<Addresses>,
@@ -43,14 +43,14 @@ impl AddressSources {
 }
 
 impl InfraServer {
-    /// Waits until all addresses are known. No tenant is connected before that.
+    /// Waits until all addresses are known. Until then, no tenant is connected.
     pub(super) async fn wait_until_known(&self) {
         if self.is_known.subscribe().wait_for(|is_known| *is_known).await.is_err() {
             std::future::pending::<()>().await;
         }
     }
 
-    /// Returns the policy for connections to tenants.
+    /// Returns the address policy for connections to tenants' API servers.
     pub(super) fn policy(&self) -> AddressPolicy {
         let sources = Arc::clone(&self.sources);
         Arc::new(move |address| {
@@ -67,7 +67,8 @@ impl InfraServer {
         }
     }
 
-    /// Watches the addresses until the future is dropped. `own_server` is the server that the controller uses.
+    /// Watches the addresses until this future is dropped. `own_server` is host and port to which the controller itself
+    /// connects.
     pub(super) async fn watch(&self, client: &Client, own_server: (String, u16)) {
         let (namespace, name) = API_SERVER;
         let services = Api::namespaced(client.clone(), namespace);
@@ -93,7 +94,7 @@ impl InfraServer {
                     self.update(|sources| sources.own_server = Some(addresses));
                     RESOLVE_INTERVAL
                 }
-                // The controller uses the server, so a later attempt succeeds.
+                // The controller is connected to this host name, so a later lookup will succeed.
                 Err(error) => {
                     tracing::warn!(host, %error, "failed to resolve the name of the infra API server; trying again");
                     RETRY_INTERVAL

@@ -1,9 +1,9 @@
 //! Connections to the API servers of tenants: one task per tenant with a `kubeconfigSecretRef`, which watches the
-//! Secret, the tenant's Nodes and, if they are needed, its StorageClasses. A tenant that answers slowly, or not at all,
-//! delays only its own task.
+//! Secret, and in the tenant's cluster the Nodes and, if needed, the StorageClasses. A tenant's API server that answers
+//! slowly, or not at all, delays only the task of this tenant.
 //!
-//! The client of a connection checks each address, limits all answers, and writes only while this process is the leader
-//! ([`berth_runtime::untrusted`]).
+//! The client of a connection checks each address to which it connects, limits the size of all answers, and writes only
+//! while this process is the leader ([`berth_runtime::untrusted`]).
 
 mod class_watch;
 mod collection_watch;
@@ -37,14 +37,14 @@ pub(super) use queue::TenantQueue;
 use spec::AccessSpec;
 pub(super) use write::{MAX_OBJECT_LENGTH, WriteError, json_body, patch_object};
 
-/// Running tasks, each with the reference from which it was started.
+/// Running tasks, each with the [`AccessSpec`] from which it was started.
 #[derive(Default)]
 struct ConnectionTasks {
     tasks: JoinSet<()>,
     by_tenant: BTreeMap<String, (AccessSpec, AbortHandle)>,
 }
 
-/// Maintains the connections to all tenants until the future is dropped. Sends each observed state of a kubeconfig to
+/// Maintains the connections to all tenants until this future is dropped. Sends each observed state of a kubeconfig to
 /// `kubeconfigs`.
 pub(super) async fn run(
     context: Arc<Context>,
@@ -82,12 +82,12 @@ pub(super) async fn run(
                     }
                     None => return,
                 },
-                // The InfraConfig lists the Secrets of other namespaces that tenants may refer to.
+                // The InfraConfig lists the Secrets in other namespaces to which tenants may refer.
                 change = configs.recv() => match change {
                     Some(_) => tasks.update_all(&context, &environment).await,
                     None => return,
                 },
-                // Collects the results of tasks that were stopped.
+                // Removes the tasks that were stopped from the set.
                 Some(_) = tasks.tasks.join_next() => {}
             }
         }
@@ -117,7 +117,7 @@ impl ConnectionTasks {
         }
         if let Some((_, task)) = self.by_tenant.remove(name) {
             task.abort();
-            // Until the task has ended, it may set the state of the tenant.
+            // An aborted task may still set the state of the tenant until it has ended.
             while !task.is_finished() {
                 tokio::task::yield_now().await;
             }

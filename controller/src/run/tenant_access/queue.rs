@@ -1,4 +1,4 @@
-//! Queue of tenants that a reconciler of their objects must reconcile.
+//! Queue of tenants for a reconciler of objects in tenants' clusters.
 
 use std::sync::Arc;
 
@@ -16,8 +16,8 @@ use crate::run::context::Context;
 pub(in crate::run) struct TenantQueue(UnboundedSender<ObjectRef<TenantCluster>>);
 
 impl TenantQueue {
-    /// Returns the queue, to which each tenant is added whose connection or objects of this kind change, and its
-    /// receiver.
+    /// Returns the queue and its receiver. Each tenant whose connection changes, or whose objects of the kind `objects`
+    /// change, is added to the queue.
     pub(in crate::run) fn subscribe(
         connections: &Connections,
         objects: TenantObjects,
@@ -31,7 +31,7 @@ impl TenantQueue {
 
     /// Triggers a reconcile of a tenant.
     pub(in crate::run) fn trigger(&self, tenant: &str) {
-        // The error is ignored: the queue has no receiver only if the reconciler is stopped.
+        // The error is ignored: the queue has no receiver only if the reconciler has been stopped.
         self.0.unbounded_send(ObjectRef::new(tenant)).unwrap_or_default();
     }
 
@@ -40,8 +40,8 @@ impl TenantQueue {
         context.tenants.all().iter().for_each(|tenant| self.trigger(&tenant.name_any()));
     }
 
-    /// Handles a change of a TenantCluster. The status changes with every machine, so only changes of the UID and the
-    /// generation trigger a reconcile.
+    /// Handles a change of a TenantCluster. Only a change of the UID or the generation triggers a reconcile, because
+    /// the status changes with every machine.
     pub(in crate::run) fn handle_tenant(&self, change: &Change<TenantCluster>, context: &Context) {
         let Change::Object(before, after) = change else { return self.trigger_all(context) };
         let facts = |tenant: &Option<Arc<TenantCluster>>| {

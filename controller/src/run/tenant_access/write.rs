@@ -1,4 +1,4 @@
-//! Writes to the objects of a tenant's cluster, and the errors of the reconcilers that write.
+//! Writes to objects in a tenant's cluster, and the errors of the reconcilers that write them.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use kube::client::Body;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// Largest number of bytes of an object in an answer; the API server permits 1.5 MiB.
+/// Maximum length of an object in an answer, in bytes. The API server permits 1.5 MiB.
 pub(in crate::run) const MAX_OBJECT_LENGTH: usize = 1 << 21;
 
-/// Error of a reconcile of a tenant's objects.
+/// Error of a reconcile of the objects in a tenant's cluster.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::run) enum WriteError {
     /// A write of an object failed.
@@ -28,12 +28,12 @@ pub(in crate::run) enum WriteError {
         /// Error of the tenant's API server.
         failure: RequestFailure,
     },
-    /// Not all writes were answered within the time limit. The value is the plural of the kind.
+    /// Not all writes were answered within the time limit. The value is the plural of the kind of the objects.
     #[error(
         "the tenant's API server answers slowly: not all {0} have been written yet; the writes continue"
     )]
     Slow(&'static str),
-    /// The status could not be written.
+    /// The status of the TenantCluster could not be written. The values are the name of the tenant and the error.
     #[error("apply status of TenantCluster {0}: {1}")]
     Status(String, CallError),
 }
@@ -48,7 +48,8 @@ impl ReconcileError for WriteError {
     }
 
     fn is_conflict(&self) -> bool {
-        // Another manager wrote the object or the status first; the watch delivers the new version.
+        // Another manager has written the object or the status meanwhile. The watch delivers the new version, which
+        // triggers the next reconcile.
         match self {
             Self::Object { failure, .. } => failure.error == UntrustedError::Status(409),
             Self::Slow(_) => false,

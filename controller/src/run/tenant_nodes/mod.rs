@@ -1,7 +1,8 @@
-//! Reconciler of tenants' Nodes: copies labels of hosts to the Nodes of the VMs on them.
+//! Reconciler of the Nodes in tenants' clusters: copies labels, annotations and taints of hosts to the Nodes of the VMs
+//! on them.
 //!
-//! [`crate::tenant_nodes`] computes the labels. All input is read from stores; [`super::tenant_access`] stores the
-//! tenant's Nodes. A reconcile without a difference sends no request.
+//! [`crate::tenant_nodes`] computes the fields. All input is read from stores; [`super::tenant_access`] stores the
+//! tenant's Nodes. A reconcile that finds no difference sends no request.
 
 mod reconcile;
 mod status;
@@ -24,12 +25,13 @@ use reconcile::NodeReconciler;
 use status::OWNED_CONDITIONS;
 use triggers::TenantNodeTriggers;
 
-/// The concurrency is not limited: a reconcile waits for one tenant's API server, and must not delay other tenants. The
-/// requests to each server are limited.
+/// The number of concurrent reconciles is not limited: a reconcile waits for one tenant's API server, and must not
+/// delay other tenants. The requests to each server have a limit of their own.
 const OPTIONS: ReconcilerOptions =
     ReconcilerOptions { name: "tenant-nodes", concurrency: 0, debounce: Duration::from_millis(20) };
 
-/// Copies labels to tenants' Nodes until the future is dropped, which may happen at any moment.
+/// Copies labels, annotations and taints to tenants' Nodes until this future is dropped, which may happen at any await
+/// point.
 pub(super) async fn run(
     context: Arc<Context>,
     instances: MachineInstances,

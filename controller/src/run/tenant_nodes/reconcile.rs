@@ -1,4 +1,4 @@
-//! Reconciles the Nodes of one tenant: plan, writes, and the conditions of its TenantCluster.
+//! Reconciles the Nodes of one tenant: plans and sends the writes, and sets the conditions of the TenantCluster.
 
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -20,12 +20,12 @@ use crate::tenant_nodes::plan::{TenantPlan, plan_tenant};
 use crate::tenant_nodes::report::report;
 use crate::tenants::fault::Fault;
 
-/// Number of writes to one tenant at the same time. The client has the same limit.
+/// Maximum number of concurrent writes to one tenant's API server. The client has the same limit.
 const CONCURRENT_WRITES: usize = 4;
 /// Time limit for the writes of one plan. A server that answers each write late must not delay the next plan, which may
-/// be for another kubeconfig.
+/// be for a new kubeconfig.
 const MAX_WRITE_TIME: Duration = Duration::from_secs(60);
-/// Command that prints the permissions of the writes.
+/// Command that prints the RBAC permissions that the writes need.
 const RBAC_COMMAND: &str = "berth-controller render --tenant-rbac";
 
 /// Reconciler of the Nodes of tenants.
@@ -36,13 +36,15 @@ pub(super) struct NodeReconciler {
     pub(super) condition_writer: ConditionWriter,
 }
 
-/// State of a tenant's connection, and the plan for its Nodes if there is a connection.
+/// Connection to a tenant, plan for its Nodes, and number of Nodes that the store omits; or the reason why there is no
+/// connection.
 type PlanResult = Result<(Access, TenantPlan, usize), Fault>;
-/// Time after which the tenant must be reconciled again, if that is known.
+/// Time after which the tenant must be reconciled again; `None` if only an event triggers the next reconcile.
 type RequeueDelay = Option<Duration>;
 
 impl NodeReconciler {
-    /// Writes the labels, annotations and taints of a tenant's Nodes that differ, and the conditions of the tenant.
+    /// Writes those labels, annotations and taints of a tenant's Nodes that differ from the desired ones, and the
+    /// conditions of the TenantCluster.
     pub(super) async fn reconcile(
         &self,
         tenant: &TenantCluster,
@@ -55,7 +57,8 @@ impl NodeReconciler {
         if tenant.spec.kubeconfig_secret_ref.is_none() {
             return self.write_status(tenant, None).await;
         }
-        // Before the first answer of the tenant's API server, the tenant's conditions are not changed.
+        // Without a state, the tenant's API server has not answered yet, so the conditions of the TenantCluster are not
+        // changed.
         let Some(state) = self.connections.state(&name) else { return Ok(None) };
         let Some(planned) = self.plan(&name, &state) else { return Ok(None) };
         let (access, plan, omitted) = match planned {
@@ -75,7 +78,7 @@ impl NodeReconciler {
         written.map(|()| retry)
     }
 
-    /// Writes the conditions for a state. Without a state, the conditions are removed.
+    /// Writes the conditions for a state. Without a state, removes the conditions.
     async fn write_status(
         &self,
         tenant: &TenantCluster,
@@ -116,7 +119,8 @@ impl NodeReconciler {
                 let written =
                     [apply_metadata(client, &write).await?, apply_taints(client, &write).await?];
                 for node in written.into_iter().flatten() {
-                    // Updates the store, because a reconcile before the watch event would repeat the write.
+                    // The store is updated without waiting for the watch event, because a reconcile before this event
+                    // would send the write again.
                     let applied = CollectionEvent::Applied(node);
                     self.connections.handle_node_answer(tenant, state, applied);
                     self.context.metrics.count_tenant_node_write();

@@ -10,24 +10,26 @@ use crate::run::tenant_conditions::part_condition_update;
 use crate::tenants::fault::Fault;
 use crate::tenants::status::PartResult;
 
-/// Type of the condition that is true while the tenant's API server answers. Absent without a kubeconfig.
+/// Type of the condition that is true while the tenant's API server answers. The condition is absent if the tenant has
+/// no kubeconfig.
 const TENANT_ACCESS_READY: &str = "TenantAccessReady";
-/// Type of the condition that is true if all Nodes have the labels of their hosts. Absent without a connection.
+/// Type of the condition that is true if all Nodes have the labels of their hosts. The condition is absent while there
+/// is no connection.
 const NODE_LABELS_READY: &str = "NodeLabelsReady";
 /// Types of the conditions that this reconciler writes.
 pub(super) const OWNED_CONDITIONS: &[&str] = &[TENANT_ACCESS_READY, NODE_LABELS_READY];
 
-/// State of the connection to a tenant, and of the labels of its Nodes.
+/// State of the connection to a tenant, and of the labels of the tenant's Nodes.
 #[derive(Clone, Debug)]
 pub(super) enum AccessState {
-    /// There is no connection.
+    /// There is no connection, for this reason.
     Failed(Fault),
-    /// There is a connection.
+    /// There is a connection, whose client certificate has this validity period.
     Connected { certificate: Option<Validity>, labels: PartResult },
 }
 
 impl AccessState {
-    /// Returns the conditions for the state.
+    /// Returns the conditions for this state.
     pub(super) fn conditions(&self, now: SystemTime) -> Vec<ConditionUpdate> {
         match self {
             Self::Failed(fault) => {

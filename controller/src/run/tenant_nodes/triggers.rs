@@ -1,4 +1,4 @@
-//! Triggers reconciles of tenants' Nodes: a change triggers only the tenants that it affects.
+//! Triggers reconciles of the Nodes in tenants' clusters: a change triggers only the tenants that it affects.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -18,7 +18,7 @@ use crate::run::tenant_access::TenantQueue;
 use crate::tenant_nodes::host_fields::ReplicationConfig;
 use crate::tenant_nodes::machine_index::{MachineIndex, MachineState};
 
-/// Hosts of all machines, which the triggers update and the reconciles read.
+/// Index of the hosts on which all machines run. The triggers update it, and the reconciles read it.
 pub(super) type SharedMachines = Arc<Mutex<MachineIndex>>;
 
 /// Handlers of changes, which add tenants to the queue of reconciles.
@@ -29,7 +29,7 @@ pub(super) struct TenantNodeTriggers {
     machines: SharedMachines,
 }
 
-/// Receivers of changes.
+/// Receivers of the changes of the watched objects.
 pub(super) struct ChangeReceivers {
     tenants: UnboundedReceiver<Change<TenantCluster>>,
     configs: UnboundedReceiver<Change<InfraConfig>>,
@@ -45,12 +45,12 @@ impl TenantNodeTriggers {
         Self { context, queue, instances, machines: SharedMachines::default() }
     }
 
-    /// Returns the hosts of all machines.
+    /// Returns the index of the hosts on which all machines run.
     pub(super) fn machines(&self) -> SharedMachines {
         Arc::clone(&self.machines)
     }
 
-    /// Fills the index of machines, and returns the receivers of all later changes.
+    /// Fills the index of machines, and returns the receivers of all changes from then on.
     pub(super) async fn subscribe(&self) -> ChangeReceivers {
         let (machines, queue) = (self.machines(), self.queue.clone());
         self.instances.subscribe(move |instance, is_gone| {
@@ -62,8 +62,8 @@ impl TenantNodeTriggers {
         });
         self.instances.informer().wait_until_ready().await;
         {
-            // Holds the lock until all machines are set. Otherwise an older stored state could overwrite a newer state
-            // that the handler above has set.
+            // The lock is held until all machines are set. Otherwise a stored state could overwrite a newer state that
+            // the handler above has set meanwhile.
             let mut machines = lock(&self.machines);
             for instance in self.instances.informer().all() {
                 set_machine(&mut machines, &instance, false);
@@ -76,7 +76,7 @@ impl TenantNodeTriggers {
         }
     }
 
-    /// Triggers all tenants, and then the tenants that changes affect, until the future is dropped.
+    /// Triggers all tenants once, and then the tenants that are affected by changes, until this future is dropped.
     pub(super) async fn handle_changes(&self, mut changes: ChangeReceivers) {
         self.queue.trigger_all(&self.context);
         let mut replication = ReplicationConfig::from_config(&self.context.config().spec);
@@ -91,7 +91,7 @@ impl TenantNodeTriggers {
                         self.queue.trigger_all(&self.context);
                     }
                 }
-                // The branch is never reached: the senders live as long as the program.
+                // Unreachable: the senders exist until the program ends.
                 else => std::future::pending().await,
             }
         }
@@ -122,7 +122,7 @@ fn tenant_of(namespace: &str) -> Option<&str> {
 }
 
 /// Sets the host of a machine. Returns true if the host has changed. During a live migration, `status.nodeName` names
-/// the source until the VM runs on the target.
+/// the source host until the VM runs on the target.
 fn set_machine(machines: &mut MachineIndex, instance: &DynamicObject, is_gone: bool) -> bool {
     let data = unpack_content(instance).data;
     let host = data.pointer("/status/nodeName").and_then(Value::as_str).unwrap_or_default();

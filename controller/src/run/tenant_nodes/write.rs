@@ -1,5 +1,5 @@
-//! Writes to the Nodes of a tenant: labels and annotations by server-side apply without force, taints by a JSON patch
-//! ([`crate::tenant_nodes::taint_changes`]).
+//! Writes to the Nodes in a tenant's cluster: labels and annotations by server-side apply without force, taints by a
+//! JSON patch ([`crate::tenant_nodes::taint_changes`]).
 
 use berth_runtime::untrusted::{RequestFailure, UntrustedClient, UntrustedError};
 use hyper::Request;
@@ -18,7 +18,7 @@ pub(super) async fn apply_metadata(
     write: &NodeWrite,
 ) -> Result<Option<NodeObject>, WriteError> {
     let Some(metadata) = &write.metadata else { return Ok(None) };
-    // With the UID, the server refuses to label another Node of the same name.
+    // The UID makes the server refuse the request if the Node was replaced by another one of the same name.
     let body = json!({
         "apiVersion": "v1", "kind": "Node",
         "metadata": {
@@ -42,7 +42,8 @@ pub(super) async fn apply_taints(
     let Some(desired) = &write.taints else { return Ok(None) };
     // Other clients may change taints at the same time, so a conflict is retried.
     for is_last_attempt in [false, false, true] {
-        // The Node is read from the API server, because the store has no indexes of taints, and may be stale.
+        // The Node is read from the API server, because the patch needs the index of each taint, which the store does
+        // not contain; and the store may be stale.
         let node = match get(client, &write.node).await {
             Ok(node) if node.uid() == write.uid => node,
             Ok(_) | Err(UntrustedError::Status(404)) => return Ok(None),
@@ -53,7 +54,7 @@ pub(super) async fn apply_taints(
             Ok(node) => return Ok(Some(node)),
             Err(failure) => match failure.error {
                 UntrustedError::Status(404) => return Ok(None),
-                // A test of the patch failed, or the server found two taints with the same key and effect.
+                // A `test` operation of the patch failed, or the server found two taints with the same key and effect.
                 UntrustedError::Status(409 | 422) if !is_last_attempt => {}
                 _ => return Err(write.write_error(failure)),
             },
@@ -95,7 +96,8 @@ mod tests {
 
     type Requests = Arc<Mutex<Vec<(String, Value)>>>;
 
-    /// Returns a client of a server that answers each PATCH with the next of these status codes, and its requests.
+    /// Returns a client of a test server that answers each PATCH with the next of these status codes, and the requests
+    /// that the server has received.
     fn client(patch_statuses: &[u16]) -> (UntrustedClient, Requests) {
         let requests = Requests::default();
         let (seen, statuses) = (Arc::clone(&requests), Mutex::new(patch_statuses.to_vec()));

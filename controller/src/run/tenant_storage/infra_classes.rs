@@ -21,7 +21,7 @@ pub(super) struct InfraClasses {
 }
 
 impl InfraClasses {
-    /// Returns the classes, and a future that updates them and never ends.
+    /// Returns the StorageClasses, and a future that updates them and never ends.
     pub(super) fn start(client: &Client) -> (Arc<Self>, BoxFuture<'static, ()>) {
         let kind = OptionalKind {
             resource: api_resource("storage.k8s.io", "v1", "StorageClass", "storageclasses"),
@@ -45,17 +45,17 @@ impl InfraClasses {
         (classes, run.boxed())
     }
 
-    /// Waits until the classes are listed.
+    /// Waits until the StorageClasses are listed.
     pub(super) async fn wait_until_listed(&self) {
         drop(self.informer.wait_until_listed().await);
     }
 
-    /// Waits for a change of the classes. At most one task may wait.
+    /// Waits for a change of the StorageClasses. At most one task may wait.
     pub(super) async fn changed(&self) {
         self.changed.notified().await;
     }
 
-    /// Returns the classes, by name; `None` if they are not listed yet.
+    /// Returns the StorageClasses by name; `None` if they are not listed yet.
     pub(super) fn read(&self) -> Option<BTreeMap<String, InfraClass>> {
         let all = self.is_listed.load(Ordering::Relaxed).then(|| self.informer.all())?;
         Some(read_infra_classes(all.iter().map(AsRef::as_ref)))

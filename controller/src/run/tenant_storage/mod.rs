@@ -1,8 +1,8 @@
-//! Reconciler of tenants' StorageClasses: creates a class in each tenant's cluster for each storage class that tenants
-//! may use.
+//! Reconciler of the StorageClasses in tenants' clusters: creates a StorageClass in each tenant's cluster for each
+//! StorageClass of the infra cluster that tenants may use.
 //!
 //! [`crate::tenant_storage`] computes the changes. All input is read from stores; [`super::tenant_access`] stores the
-//! tenant's classes. A reconcile without a difference sends no request.
+//! StorageClasses of tenants' clusters. A reconcile that finds no difference sends no request.
 
 mod infra_classes;
 mod reconcile;
@@ -24,18 +24,18 @@ use infra_classes::InfraClasses;
 use reconcile::{ClassReconciler, OWNED_CONDITIONS};
 use triggers::TenantStorageTriggers;
 
-/// The concurrency is not limited: a reconcile waits for one tenant's API server, and must not delay other tenants. The
-/// requests to each server are limited.
+/// The number of concurrent reconciles is not limited: a reconcile waits for one tenant's API server, and must not
+/// delay other tenants. The requests to each server have a limit of their own.
 const OPTIONS: ReconcilerOptions = ReconcilerOptions {
     name: "tenant-storage",
     concurrency: 0,
     debounce: Duration::from_millis(200),
 };
-/// Time for which the reconciler waits for the list of the infra cluster's StorageClasses. Then the missing list is
-/// reported.
+/// Time for which the reconciler waits at its start for the list of the infra cluster's StorageClasses. After this
+/// time, the tenants' conditions report that the list is missing.
 const LIST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Creates StorageClasses in tenants' clusters until the future is dropped, which may happen at any moment.
+/// Creates StorageClasses in tenants' clusters until this future is dropped, which may happen at any await point.
 pub(super) async fn run(context: Arc<Context>, connections: Connections) {
     let (infra_classes, watch) = InfraClasses::start(&context.client);
     tokio::join!(watch, run_reconciles(context, connections, infra_classes));
@@ -58,7 +58,8 @@ async fn run_reconciles(
         ),
     });
     tokio::join!(context.tenants.wait_until_ready(), context.configs.wait_until_ready());
-    // Without the permission to list the classes, the timeout expires, and each tenant gets a condition.
+    // If the controller lacks the permission to list StorageClasses, this timeout expires, and the condition of each
+    // tenant reports it.
     drop(tokio::time::timeout(LIST_TIMEOUT, infra_classes.wait_until_listed()).await);
     let resync = context.resync;
     let reconcile = |tenant: Arc<TenantCluster>| {

@@ -1,4 +1,5 @@
-//! Reconciles the StorageClasses of one tenant: plan, writes, and the condition of its TenantCluster.
+//! Reconciles the StorageClasses in one tenant's cluster: plans and sends the writes, and sets the condition of the
+//! TenantCluster.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,20 +21,20 @@ use crate::tenant_storage::report::report;
 use crate::tenants::fault::Fault;
 use crate::tenants::status::PartResult;
 
-/// Type of the condition that is true if the tenant's cluster has the StorageClasses that the tenant may use. Absent if
-/// there are no such classes. Not changed without a connection.
+/// Type of the condition that is true if the tenant's cluster has the StorageClasses that the tenant may use. The
+/// condition is absent if the tenant may use none, and is not changed while there is no connection.
 const STORAGE_CLASSES_READY: &str = "StorageClassesReady";
 /// Types of the conditions that this reconciler writes.
 pub(super) const OWNED_CONDITIONS: &[&str] = &[STORAGE_CLASSES_READY];
-/// Command that prints the permissions of the writes.
+/// Command that prints the RBAC permissions that the writes need.
 const RBAC_COMMAND: &str = "berth-controller render --tenant-rbac --storage-classes";
 /// Time limit for the writes of one plan.
 const MAX_WRITE_TIME: Duration = Duration::from_secs(60);
 
-/// Time after which the tenant must be reconciled again, if that is known.
+/// Time after which the tenant must be reconciled again; `None` if only an event triggers the next reconcile.
 type RequeueDelay = Option<Duration>;
 
-/// Reconciler of the StorageClasses of tenants.
+/// Reconciler of the StorageClasses in tenants' clusters.
 pub(super) struct ClassReconciler {
     pub(super) context: Arc<Context>,
     pub(super) connections: Connections,
@@ -42,7 +43,8 @@ pub(super) struct ClassReconciler {
 }
 
 impl ClassReconciler {
-    /// Writes the StorageClasses of a tenant that differ, and the condition of the tenant.
+    /// Writes those StorageClasses of a tenant's cluster that differ from the desired ones, and the condition of the
+    /// TenantCluster.
     pub(super) async fn reconcile(
         &self,
         tenant: &TenantCluster,
@@ -58,7 +60,8 @@ impl ClassReconciler {
         let Some(state) = self.connections.state(&name) else { return Ok(None) };
         let Some(client) = connected_client(&state) else { return Ok(None) };
         let config = self.context.config();
-        // If the condition exists, the tenant's cluster may have classes that are no longer permitted.
+        // If the TenantCluster has the condition, the tenant's cluster may contain StorageClasses that the tenant may
+        // no longer use.
         let has_condition = has_condition(tenant);
         let Some(infra_classes) = self.infra_classes.read() else {
             if !has_condition && config.spec.infra_storage_classes.is_empty() {
@@ -91,7 +94,7 @@ impl ClassReconciler {
         written.map(|()| retry)
     }
 
-    /// Writes the condition. Without a state, the condition is removed.
+    /// Writes the condition. Without a state (`None`), removes the condition.
     async fn write_condition(
         &self,
         tenant: &TenantCluster,
@@ -125,8 +128,8 @@ fn set_needs_watch(state: &SharedState, needs_watch: bool) {
     });
 }
 
-/// Starts or ends the watch of the tenant's classes, and returns the plan and the number of omitted classes; `None` if
-/// the classes are not needed, or not listed yet.
+/// Starts or ends the watch of the StorageClasses in the tenant's cluster. Returns the plan, and the number of
+/// StorageClasses that the store omits; `None` if the StorageClasses are not needed, or not listed yet.
 fn plan(
     state: &SharedState,
     desired: &DesiredClasses,
@@ -151,8 +154,8 @@ async fn write(
 ) -> Result<(), WriteError> {
     for change in &plan.changes {
         let class = apply_class(client, change).await?;
-        // The watch delivers the same class soon; without this update, a reconcile meanwhile would send the write
-        // again.
+        // The store is updated without waiting for the watch event, because a reconcile before this event would send
+        // the write again.
         let applied = CollectionEvent::Applied(class);
         state.lock().classes.store.handle(applied, CONTROLLER_FIELD_MANAGER);
     }
@@ -160,8 +163,8 @@ async fn write(
 }
 
 fn unlisted_classes_fault() -> Fault {
-    let message = "StorageClasses of the infra cluster have not been listed yet; if this persists, an RBAC permission (list, \
-                   watch) is missing (deploy/base/rbac-controller.yaml)";
+    let message = "StorageClasses of the infra cluster have not been listed yet; if this persists, the controller lacks an RBAC permission \
+                   for them (list, watch; deploy/base/rbac-controller.yaml)";
     Fault::new(ConditionReason::ClusterFactsUnknown, message.to_owned())
 }
 

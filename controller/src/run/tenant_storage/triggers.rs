@@ -1,4 +1,4 @@
-//! Triggers reconciles of tenants' StorageClasses.
+//! Triggers reconciles of the StorageClasses in tenants' clusters.
 
 use std::sync::Arc;
 
@@ -16,8 +16,8 @@ pub(super) struct TenantStorageTriggers {
     infra_classes: Arc<InfraClasses>,
 }
 
-/// Input that all tenants share: the classes in the InfraConfig, and the desired classes, if the classes of the infra
-/// cluster are listed.
+/// Input that all tenants share: the StorageClasses in the InfraConfig, and the desired StorageClasses; `None` until
+/// the StorageClasses of the infra cluster are listed.
 type SharedInput = (Vec<InfraStorageClass>, Option<DesiredClasses>);
 
 impl TenantStorageTriggers {
@@ -37,7 +37,7 @@ impl TenantStorageTriggers {
         (config.spec.infra_storage_classes.clone(), desired)
     }
 
-    /// Triggers all tenants, and then the tenants that changes affect, until the future is dropped.
+    /// Triggers all tenants once, and then the tenants that are affected by changes, until this future is dropped.
     pub(super) async fn handle_changes(&self) {
         let mut tenants = self.context.tenants.subscribe();
         let mut configs = self.context.configs.subscribe();

@@ -6,7 +6,7 @@ use crate::run::tenant_access::{WriteError, patch_object};
 use crate::tenant_storage::class::ClassObject;
 use crate::tenant_storage::plan::ClassChange;
 
-/// Applies a StorageClass, and returns it.
+/// Applies a StorageClass, and returns it as it is after the write.
 pub(super) async fn apply_class(
     client: &UntrustedClient,
     change: &ClassChange,

@@ -25,8 +25,8 @@ impl TenantContext {
         parts: &mut TenantParts,
     ) -> Result<(), Error> {
         let name = tenant.name_any();
-        // In a namespace that Berth did not create, existing objects are not adopted: the creator of the namespace
-        // may have created them.
+        // Berth did not create a namespace in another state, and the creator of such a namespace may have created the
+        // existing objects in it. So these objects are not adopted.
         let may_adopt = observed.namespace == NamespaceState::Owned;
         match desired.attachment {
             Some(DesiredAttachment { object: Ok(object), message }) => {
@@ -43,7 +43,7 @@ impl TenantContext {
             }
             None => {}
         }
-        // If the Secret with the kubeconfig could not be read, the reconcile fails and is retried.
+        // If the Secret with the kubeconfig could not be read, the reconcile fails here, and is retried.
         let kubeconfig = observed.api_server?.err();
         let (policies, note) = (desired.policies, desired.policies_note);
         parts.policies = self.apply_policies(&name, policies, note, kubeconfig, may_adopt).await;
@@ -76,8 +76,8 @@ impl TenantContext {
         let desired: Vec<&DesiredObject> =
             isolation.iter().chain(&exposure).chain(&custom).collect();
         let namespace = TenantCluster::namespace_of(tenant);
-        // A policy that is in force was built when more facts were known, so it stays until these facts are known
-        // again.
+        // While facts are unknown, an existing isolation policy is not changed: it was built when more facts were
+        // known.
         let is_retained = |one: &DesiredObject| {
             lacks_facts
                 && isolation.contains(one)
@@ -88,8 +88,8 @@ impl TenantContext {
         }
         faults
             .extend(self.delete_undesired(ObjectKind::NetworkPolicy, tenant, &desired).await.err());
-        // The fault of the kubeconfig is added last, because the first fault determines the reason of the condition.
-        // The creation of machines waits for any fault except a fault of the kubeconfig.
+        // The first fault determines the reason of the condition. Machines are not created while there is a fault,
+        // except if the only fault is that of the kubeconfig; so this fault is the last one.
         faults.extend(kubeconfig);
         let note = note.map_or_else(String::new, |note| format!("; {note}"));
         join_faults(

@@ -21,7 +21,7 @@ pub(super) struct BuildInput<'a, T: Fn(&str) -> TenantCount> {
     pub(super) tenant: &'a TenantCluster,
     pub(super) network: Option<&'a HostNetwork>,
     pub(super) claimed_id: Option<&'a ClaimedId>,
-    /// Function that returns the number of tenants of a host network.
+    /// Function that returns the number of tenants that use a host network.
     pub(super) count_tenants: T,
     pub(super) observed: &'a ObservedState,
 }
@@ -31,7 +31,7 @@ pub(super) struct DesiredObjects {
     /// The NetworkAttachmentDefinition, if the tenant has a network and a VLAN or VNI.
     pub(super) attachment: Option<DesiredAttachment>,
     pub(super) policies: RenderedPolicies,
-    /// Note that is appended to the message of the condition of the policies.
+    /// Note that is appended to the message of the condition about the NetworkPolicies.
     pub(super) policies_note: Option<String>,
     /// ServiceAccount, roles, role bindings and instance types.
     pub(super) objects: Vec<DesiredObject>,
@@ -88,13 +88,14 @@ pub(super) fn build_objects<T: Fn(&str) -> TenantCount>(
     DesiredObjects { attachment, policies, policies_note, objects, exposure }
 }
 
-/// Returns the address of a tenant's API server for its NetworkPolicies, and a note if the kubeconfig has no address.
+/// Returns the address of a tenant's API server, for the NetworkPolicies of the tenant. Returns a note instead if the
+/// kubeconfig contains a host name.
 fn api_server_address(server: Option<&ApiServerHost>) -> (Option<IpAddr>, Option<String>) {
     match server {
         None => (None, None),
         Some(ApiServerHost::Address(address)) => (Some(*address), None),
         Some(ApiServerHost::Name(_)) => {
-            // The message does not contain the host name, because the host name comes from a Secret.
+            // The message must not contain the host name, because the host name is from a Secret.
             let message = "the tenant's kubeconfig has a host name for the API server, but a \
             NetworkPolicy requires an IP address: \
                            allow the traffic with a custom policy";

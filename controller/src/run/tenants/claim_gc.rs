@@ -15,12 +15,12 @@ use super::error::{Error, none_if_not_found, with_request};
 use crate::tenants::claim_gc::{ClaimAction, LiveTenant, due_actions, next_action};
 use crate::tenants::network_id::NetworkId;
 
-/// Time for which changes are collected before garbage collection runs.
+/// Time after a change for which further changes are collected before the garbage collection runs.
 const DEBOUNCE: Duration = Duration::from_secs(1);
-/// Maximum time between two runs of garbage collection.
+/// Maximum time between two runs of the garbage collection.
 const MAX_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Garbage-collects VlanClaims and PrefixClaims until the future is dropped.
+/// Garbage-collects VlanClaims and PrefixClaims until this future is dropped.
 pub(super) async fn run(context: &TenantContext) {
     context.wait_until_ready().await;
     loop {
@@ -34,7 +34,8 @@ pub(super) async fn run(context: &TenantContext) {
             due_actions(&claims, &live_tenants, &context.config(), Timestamp::now());
         for (claim, action) in claim_actions {
             match context.apply_claim_action(claim, action).await {
-                // After a conflict with another client, the watch triggers the next run.
+                // After a conflict with another client, the watch delivers the new version, which triggers the next
+                // run.
                 Ok(()) | Err(Error::ChangedConcurrently(_)) => {}
                 Err(error) => tracing::warn!(%error, "failed to garbage-collect a VlanClaim"),
             }
@@ -56,8 +57,8 @@ fn to_live_tenant(tenant: &TenantCluster) -> LiveTenant {
 }
 
 impl TenantContext {
-    /// Executes an action on a claim if the action is still due according to the API server. The store may be stale: it
-    /// may still have a VLAN for a tenant that was just deleted, or that cannot be parsed.
+    /// Executes an action on a claim if the API server confirms that it is still due. The store may be stale: it may
+    /// still record the VLAN in the status of a tenant that was just deleted, or that cannot be parsed.
     async fn apply_claim_action(
         &self,
         claim: &VlanClaim,

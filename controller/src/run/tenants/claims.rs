@@ -23,14 +23,14 @@ use crate::tenants::shared_segment;
 use berth_kubevirt_render::launcher::RESOURCE_NAME;
 use berth_runtime::watch::OptionalInformer;
 
-/// Maximum number of attempts to claim a number in one reconcile. If the store lacks even more claims, the next
-/// reconcile continues with an updated store.
+/// Maximum number of numbers that are tried in one reconcile. If the store lacks even more claims of other tenants, the
+/// next reconcile continues with an updated store.
 const MAX_ATTEMPTS: usize = 32;
-/// Annotation of a verified claim: after the creation of the claim, the controller has read the other claims, and found
-/// no conflicting claim.
+/// Annotation of a verified VlanClaim: after the creation of the claim, the controller has read the claims on the
+/// networks that share a segment, and found no conflicting claim.
 pub(super) const VERIFIED_ANNOTATION: &str = "berth.dev/verified";
-/// Number of times that a tenant reads a conflicting claim of another tenant before it withdraws its own claim. Of the
-/// two tenants, only the tenant whose claim has the earlier name reads several times.
+/// Number of times that a tenant reads a conflicting claim of another tenant before it deletes its own claim. Of two
+/// tenants in conflict, only the tenant whose claim has the earlier name reads more than once.
 const MAX_CONFLICT_READS: usize = 4;
 /// Delay between two reads of a conflicting claim.
 const CONFLICT_READ_DELAY: Duration = Duration::from_millis(200);
@@ -80,7 +80,7 @@ impl TenantContext {
             let claimed = |id, note| Ok(Ok(ClaimedId { id, note }));
             let new = match choice {
                 // The controller does not search for a conflict, because the number is already in the status, and a
-                // tenant keeps its number.
+                // tenant retains its number.
                 IdChoice::KeepClaim(id) if request.recorded_id == Some(id) => {
                     return claimed(id, None);
                 }
@@ -91,10 +91,11 @@ impl TenantContext {
                 }
                 IdChoice::TakeOver(id, claim) => match self.take_over_claim(claim, &uid).await {
                     Ok(()) => {
-                        let note = format!("{id} belonged to an earlier tenant of this name");
+                        let note =
+                            format!("{id} belonged to an earlier TenantCluster of this name");
                         return claimed(id, Some(note));
                     }
-                    // The claim was taken over by another tenant, or was deleted, in the meantime.
+                    // Another tenant has taken over the claim meanwhile, or the claim was deleted.
                     Err(Error::ChangedConcurrently(_)) => {
                         refused.insert(claim.name_any());
                         None
@@ -133,7 +134,7 @@ impl TenantContext {
         Api::all(self.client.clone())
     }
 
-    /// Returns the names of the other networks that may share a wire with the network of the request.
+    /// Returns the names of the other networks that may share a segment with the network of the request.
     fn networks_sharing_segment(
         &self,
         request: IdRequest<'_>,
@@ -154,14 +155,15 @@ impl TenantContext {
     /// Returns the name of another tenant's claim to the same VLAN or VNI on one of the networks `others`; `None` if
     /// there is none.
     ///
-    /// The name of a claim locks the number on one network only. Therefore each of two tenants on two networks first
-    /// creates its own claim and then reads the claim of the other tenant: in any order, at least one tenant sees the
-    /// other claim and withdraws. If both tenants see the other claim, the tenant whose claim has the later name
-    /// withdraws immediately, and the other tenant reads again.
+    /// The name of a claim locks the number on one network only. Therefore, if two tenants on two networks choose the
+    /// same number, each tenant first creates its own claim and then reads the claim of the other tenant: in any order
+    /// of these requests, at least one tenant observes the claim of the other tenant, and deletes its own claim. If
+    /// both tenants observe the claim of the other tenant, the tenant whose claim has the later name deletes its claim
+    /// immediately, and the tenant whose claim has the earlier name reads again.
     ///
-    /// A claim without a conflicting claim is marked as verified, and only an unverified claim is withdrawn. Both
-    /// writes require the resource version that was read: if two controllers reconcile the same tenant, one
-    /// controller cannot withdraw a claim that the other has verified.
+    /// A claim without a conflicting claim is marked as verified, and only an unverified claim is deleted. Both writes
+    /// require the resource version that was read: if two controllers reconcile the same tenant, one controller cannot
+    /// delete a claim that the other controller has verified.
     async fn conflicting_claim(
         &self,
         id: NetworkId,
@@ -198,7 +200,7 @@ impl TenantContext {
         let name = claim.name_any();
         let mut verified = claim.clone();
         verified.annotations_mut().insert(VERIFIED_ANNOTATION.to_owned(), "true".to_owned());
-        // The write contains the resource version, so it fails if another client has written the claim.
+        // The write contains the resource version, so it fails if another client has written the claim meanwhile.
         let replaced =
             none_if_not_found(self.claims_api().replace(&name, &post_params(), &verified).await);
         let replaced = with_request(format!("replace VlanClaim {name}"), replaced)?;
@@ -233,7 +235,7 @@ impl TenantContext {
                 Ok(Some(created))
             }
             Err(kube::Error::Api(status)) if status.code == 409 => {
-                // The claim may already exist for this tenant, created by another controller or by this controller
+                // The claim may already exist for this tenant: created by another controller, or by this controller
                 // before a restart.
                 let existing = with_request(
                     format!("get {what}"),
@@ -248,16 +250,16 @@ impl TenantContext {
         }
     }
 
-    /// Transfers a claim in quarantine to a later tenant of the same name, which has the UID `uid`.
+    /// Transfers a claim in quarantine to a later TenantCluster of the same name, whose UID is `uid`.
     async fn take_over_claim(&self, claim: &VlanClaim, uid: &str) -> Result<(), Error> {
         let name = claim.name_any();
         let mut new = claim.clone();
         new.spec = VlanClaimSpec { tenant_uid: uid.to_owned(), ..new.spec };
-        // The claim is verified: it has existed all the time, so tenants of other networks have observed it.
+        // The claim counts as verified: it has existed all the time, so the tenants on other networks have observed it.
         new.annotations_mut().insert(VERIFIED_ANNOTATION.to_owned(), "true".to_owned());
         let params = post_params();
-        // The write contains the resource version, so the API server refuses it if another client has written the
-        // claim since it was read.
+        // The write contains the resource version, so the API server refuses it if another client has written the claim
+        // since it was read.
         let result = self.claims_api().replace(&name, &params, &new).await;
         let new = match result {
             Err(kube::Error::Api(status)) if status.code == 404 => {
@@ -268,7 +270,7 @@ impl TenantContext {
         self.set_released_at(&new, Value::Null).await
     }
 
-    /// Writes the time at which a claim was released, which starts its quarantine. Null ends the quarantine.
+    /// Sets the time at which a claim was released, which starts its quarantine. Null ends the quarantine.
     pub(super) async fn set_released_at(
         &self,
         claim: &VlanClaim,
@@ -309,11 +311,11 @@ impl TenantContext {
 }
 
 /// Returns the note for a tenant that gets `id` because its earlier VLAN or VNI now belongs to another tenant; `None`
-/// for other tenants.
+/// if the tenant has no other number in its status.
 fn lost_claim_note(request: IdRequest<'_>, id: NetworkId) -> Option<String> {
     let before = request.recorded_id.filter(|before| *before != id)?;
     Some(format!(
-        "its earlier {before} now belongs to another tenant: restart the machines that still use \
+        "the tenant's earlier {before} now belongs to another tenant: restart the machines that still use \
          {before}"
     ))
 }

@@ -1,5 +1,5 @@
-//! Watches the objects of the infra cluster on which NetworkPolicies depend: the Services of cluster DNS, the Service
-//! and endpoints of the API server, and the networks of Services; and the ConfigMap of NodeLocal DNSCache.
+//! Watches the objects of the infra cluster on which NetworkPolicies depend: the Services of cluster DNS, the ConfigMap
+//! of NodeLocal DNSCache, the Service and endpoints of the API server, the ServiceCIDRs, and the Nodes.
 //! [`crate::tenants::cluster`] derives the facts.
 
 use std::collections::BTreeSet;
@@ -27,13 +27,13 @@ use crate::tenants::node_local_dns::NODE_LOCAL_DNS;
 use berth_runtime::discovery;
 use berth_runtime::watch::{Change, Informer};
 
-/// Interval between checks whether the API server serves a kind that it did not serve before. An upgrade of the
-/// server may add the kind.
+/// Interval between checks whether the API server serves a kind that it did not serve before, because an upgrade of the
+/// API server may add the kind.
 const PROBE_INTERVAL: Duration = Duration::from_secs(600);
-/// Namespace and name of the API server's Service.
+/// Namespace and name of the Service of the API server.
 const API_SERVER_SERVICE: (&str, &str) = ("default", "kubernetes");
 
-/// Kind of the objects of one watch.
+/// Kinds of objects that are watched, one for each watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum WatchedKind {
     Dns,
@@ -53,13 +53,13 @@ pub(super) struct ClusterWatch {
     objects: Mutex<FactSources>,
     facts: RwLock<Arc<ClusterFacts>>,
     nodes: Informer<Node>,
-    /// Kinds for which the API server has answered the first list, with objects or with an error.
+    /// Kinds for which the API server has answered the first list request, with objects or with an error.
     answered_kinds: watch::Sender<BTreeSet<WatchedKind>>,
 }
 
 impl ClusterWatch {
-    /// Starts the watches. `changed` is called after each change of the facts. The returned futures run the watches
-    /// and do not end.
+    /// Starts the watches. `changed` is called after each change of the facts. The returned futures run the watches and
+    /// never end.
     pub(super) fn start(
         client: &Client,
         nodes: Informer<Node>,
@@ -152,8 +152,8 @@ impl ClusterWatch {
         .boxed()
     }
 
-    /// Watches the endpoints of the API server: EndpointSlices, which are served since Kubernetes 1.21, or Endpoints
-    /// of older versions, which have the same addresses.
+    /// Watches the endpoints of the API server: EndpointSlices, which exist since Kubernetes 1.21, or, if the API
+    /// server does not serve them, the Endpoints, which contain the same addresses.
     fn watch_endpoints(
         self: &Arc<Self>,
         client: &Client,
@@ -182,8 +182,8 @@ impl ClusterWatch {
         .boxed()
     }
 
-    /// Watches the networks of Services: ServiceCIDRs, which are served since Kubernetes 1.33. In older versions no
-    /// object contains the networks.
+    /// Watches the address ranges of Services: ServiceCIDRs, which exist since Kubernetes 1.33. In older versions no
+    /// object contains these ranges.
     fn watch_service_networks(
         self: &Arc<Self>,
         client: &Client,
@@ -207,7 +207,7 @@ impl ClusterWatch {
         .boxed()
     }
 
-    /// Handles changes of Nodes. Ignores changes of fields on which no fact depends, because the status of Nodes
+    /// Handles changes of Nodes. Changes of fields on which no fact depends are ignored, because the status of Nodes
     /// changes all the time.
     fn watch_nodes(
         self: &Arc<Self>,
@@ -261,8 +261,8 @@ impl ClusterWatch {
     }
 }
 
-/// Watches the objects of a kind, and passes them to `on_list` after each change. If the first list fails, passes the
-/// error to `on_list`. If the API server stops answering later, the last known objects stay valid.
+/// Watches the objects of a kind, and calls `on_list` with all objects after each change. If the first list request
+/// fails, calls `on_list` with the error. If later requests fail, the last known objects stay valid.
 async fn watch_kind<K>(api: Api<K>, config: Config, on_list: impl Fn(ListResult<K>))
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
@@ -310,7 +310,7 @@ async fn is_kind_served<K: Resource<DynamicType = ()>>(client: &Client) -> bool 
 
 fn to_endpoint_slice(endpoints: &Endpoints) -> EndpointSlice {
     let subsets = endpoints.subsets.iter().flatten();
-    // Addresses that are not ready are used too, because they also belong to the API server.
+    // Addresses that are not ready are also used, because they belong to the API server as well.
     let all =
         subsets.flat_map(|one| one.addresses.iter().chain(&one.not_ready_addresses).flatten());
     let addresses: Vec<String> = all.map(|address| address.ip.clone()).collect();

@@ -23,36 +23,37 @@ pub(super) struct TenantContext {
     pub(super) kubeconfigs: Arc<Mutex<BTreeMap<String, CachedKubeconfig>>>,
     /// UIDs of the ServiceAccounts of CSI drivers that are known to have a token.
     pub(super) accounts_with_token: Arc<Mutex<BTreeSet<String>>>,
-    /// For each host network, true if agents report its single-tenant bridges as resources.
+    /// For each host network, true if agents report the bridges of single tenants as resources of the Node.
     are_bridges_reported: Arc<Mutex<BTreeMap<String, bool>>>,
 }
 
-/// Host of the tenant's API server, from its kubeconfig. `Ok(None)` if the tenant has no kubeconfig; a fault if the
-/// kubeconfig is missing or invalid.
+/// Host of the tenant's API server, from the tenant's kubeconfig. `Ok(None)` if the tenant has no kubeconfig; a fault
+/// if the kubeconfig is missing or invalid.
 pub(super) type ApiServerResult = Result<Option<ApiServerHost>, Fault>;
 
-/// Result of a read of a kubeconfig.
+/// Result of the last read of a kubeconfig.
 #[derive(Clone, Debug)]
 pub(super) struct CachedKubeconfig {
     pub(super) secret: KubeconfigSecret,
-    /// Time after which the kubeconfig is read again; `None` if it is watched.
+    /// Time after which the kubeconfig is read again; `None` if a watch delivers its changes.
     pub(super) expires: Option<Instant>,
     pub(super) result: ApiServerResult,
 }
 
-/// State of a kubeconfig that the connection to its tenant watches.
+/// State of a kubeconfig that the connection to the tenant watches.
 #[derive(Clone, Debug)]
 pub struct WatchedKubeconfig {
     /// Name of the tenant.
     pub tenant: String,
-    /// The Secret with the kubeconfig.
+    /// Reference to the Secret with the kubeconfig.
     pub secret: KubeconfigSecret,
     /// Host of the tenant's API server, or the reason why it is unknown.
     pub server: Result<ApiServerHost, Fault>,
 }
 
 impl TenantContext {
-    /// Starts the watches. Returns the context, the queue of reconciles, and a future that runs the watches.
+    /// Starts the watches. Returns the context, the queue of reconciles, and a future that runs the watches and never
+    /// ends.
     pub(super) fn start(
         client: Client,
         events: Arc<EventEmitter>,
@@ -100,8 +101,9 @@ impl TenantContext {
         self.events.warn(tenant, reason, message).await;
     }
 
-    /// Returns the number of tenants of a host network. If the number crosses the limit up to which agents report
-    /// single-tenant bridges, triggers all tenants, because their NetworkAttachmentDefinitions change.
+    /// Returns the number of tenants that use a host network. Agents report bridges of single tenants as resources only
+    /// up to a number of tenants. If the number of tenants crosses this limit, all tenants are triggered, because their
+    /// NetworkAttachmentDefinitions change.
     pub(super) fn count_tenants(&self, network: &str) -> usize {
         let uses_network = |tenant: &TenantCluster| {
             tenant.spec.network.as_ref().is_some_and(|asked| asked.name == network)

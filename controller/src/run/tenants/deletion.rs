@@ -1,4 +1,4 @@
-//! Finalizes a tenant that is being deleted: takes the steps of [`crate::tenants::deletion`] that are possible now.
+//! Finalizes a tenant that is being deleted: takes those steps of [`crate::tenants::deletion`] that are possible now.
 
 use std::time::Duration;
 
@@ -20,9 +20,9 @@ use crate::tenants::network_id::NetworkId;
 use crate::tenants::objects::ObjectKind;
 use crate::tenants::status;
 
-/// Delay of the next reconcile while the deletion waits for another controller or a host.
+/// Delay before the next reconcile while the deletion waits for another controller or a host.
 const RETRY_DELAY: Duration = Duration::from_secs(3);
-/// Maximum number of steps in one reconcile; a whole deletion has fewer steps.
+/// Maximum number of steps in one reconcile; a complete deletion has fewer steps.
 const MAX_STEPS: usize = 12;
 
 /// Kinds of objects that count as machines, regardless of their creator.
@@ -32,7 +32,7 @@ const MACHINE_KINDS: [(&str, &str, &str, &str); 3] = [
     ("kubevirt.io", "v1", "VirtualMachineInstance", "virtualmachineinstances"),
 ];
 
-/// Continues the deletion of a tenant. Returns the delay of the next reconcile; `None` if the deletion is finished.
+/// Continues the deletion of a tenant. Returns the delay before the next reconcile; `None` if the deletion is complete.
 pub(super) async fn finalize(
     context: &TenantContext,
     tenant: &TenantCluster,
@@ -73,7 +73,7 @@ pub(super) async fn finalize(
         context.update_status(&tenant, &desired).await?;
         match step.action {
             DeletionAction::Wait => return Ok(Some(RETRY_DELAY)),
-            // Nothing is left to do: the status update above has already removed the VLAN or VNI.
+            // The status update above has already removed the VLAN or VNI.
             DeletionAction::ClearNetworkId => {}
             DeletionAction::DeleteMachines(machines) => {
                 for machine in &machines {
@@ -144,7 +144,7 @@ impl TenantContext {
             let api: Api<DynamicObject> =
                 Api::namespaced_with(self.client.clone(), &namespace, &resource);
             let list = none_if_not_found(api.list_metadata(&ListParams::default()).await);
-            // A kind that is not installed has no objects.
+            // If the kind is not installed, there are no objects of this kind.
             let Some(list) = with_request(format!("list {kind} in {namespace}"), list)? else {
                 continue;
             };
@@ -182,8 +182,8 @@ impl TenantContext {
         let request = format!("delete Namespace {name}");
         let existing =
             with_request(request.clone(), none_if_not_found(api.get_metadata(&name).await))?;
-        // The namespace contains all data of the tenant. Therefore it is read again directly before its deletion, to
-        // check that Berth created it.
+        // The namespace contains all data of the tenant. Directly before the deletion, the namespace is therefore read
+        // again, to check that Berth created it.
         let Some(existing) = existing.filter(|existing| is_created_by_berth(existing.labels()))
         else {
             return Ok(());

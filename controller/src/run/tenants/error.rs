@@ -10,7 +10,8 @@ pub(super) use crate::run::api_requests::none_if_not_found;
 /// Error that ends a reconcile of a tenant.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Another client has written the object since it was read; the next reconcile reads the new version.
+    /// Another client has written the object since it was read; the next reconcile reads the new version. The value
+    /// names the object or the request.
     #[error("{0}: another client changed the object at the same time")]
     ChangedConcurrently(String),
     /// The API server refused a request, or could not be reached.
@@ -21,10 +22,10 @@ pub enum Error {
         /// Error of the API server.
         error: Box<kube::Error>,
     },
-    /// Objects of the tenant could not be applied; the status of the tenant contains the reason.
+    /// Objects of the tenant could not be applied. The value is the message, which is also in the status of the tenant.
     #[error("{0}")]
     NotApplied(String),
-    /// A task that should run forever has ended.
+    /// A task that should never end has ended. The value is the name of the task.
     #[error("{0} ended unexpectedly")]
     TaskEnded(&'static str),
 }

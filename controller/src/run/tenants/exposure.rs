@@ -1,5 +1,5 @@
-//! Applies the objects for the exposure of a tenant, and deletes objects that are no longer desired.
-//! [`crate::tenants::exposure`] plans them.
+//! Applies the objects that expose a tenant's Services, and deletes such objects that are no longer desired.
+//! [`crate::tenants::exposure`] plans the objects.
 
 use berth_api::names::TENANT_LABEL;
 use berth_api::{ConditionReason, TenantCluster};
@@ -18,9 +18,9 @@ use crate::tenants::pool_use::{AppliedPool, PoolUse};
 use crate::tenants::status::{PartResult, ReadyPart, join_faults};
 
 impl TenantContext {
-    /// Returns the pools and the Service addresses of all tenants that exist in the cluster. Pools that were written a
-    /// moment ago are included, because two tenants must not get the same addresses before the watch delivers the first
-    /// pool.
+    /// Returns the address pools and the Service addresses of all tenants, as they are in the cluster. Pools that were
+    /// written a moment ago are included even if the watch has not delivered them yet, because two tenants must not get
+    /// the same addresses.
     pub(super) fn pool_use(&self) -> PoolUse {
         let kind = ObjectKind::IpAddressPool;
         let stored = self.stores.store_of_kind(kind).map(|all| {
@@ -32,8 +32,8 @@ impl TenantContext {
         PoolUse { pools, addresses: self.stores.services.addresses() }
     }
 
-    /// Applies the exposure of a tenant. Returns its state; `None` if the tenant requests no exposure and all objects
-    /// of an earlier exposure have been deleted.
+    /// Applies the objects that expose the Services of a tenant. Returns the state of this part; `None` if the tenant
+    /// requests no exposure and all objects of an earlier exposure have been deleted.
     pub(super) async fn apply_exposure(
         &self,
         tenant: &str,
@@ -42,7 +42,7 @@ impl TenantContext {
     ) -> Option<PartResult> {
         let mut faults = desired.faults.clone();
         for one in &desired.objects {
-            // Berth did not create the namespace of MetalLB.
+            // Objects in the namespace of MetalLB are not adopted, because Berth did not create this namespace.
             let may_adopt = may_adopt && !one.kind.is_in_metallb_namespace();
             faults.extend(self.apply_object(one.clone(), may_adopt).await.err());
         }
@@ -62,7 +62,7 @@ impl TenantContext {
         Some(join_faults(&faults, ReadyPart::ready(message)))
     }
 
-    /// Returns a fault if the cloud controller manager has no available pod.
+    /// Returns a fault if the tenant's cloud controller manager has no available pod.
     fn cloud_controller_manager_fault(&self, tenant: &str) -> Option<Fault> {
         let (namespace, name) = (TenantCluster::namespace_of(tenant), CLOUD_CONTROLLER_MANAGER);
         let deployment = self.cached_object(ObjectKind::Deployment, &namespace, name)?;
@@ -78,7 +78,7 @@ impl TenantContext {
     }
 }
 
-/// Returns the pool of the tenant that the label of an IPAddressPool names.
+/// Returns the content of an IPAddressPool whose label names a tenant; `None` without this label.
 fn applied_pool(object: &DynamicObject) -> Option<AppliedPool> {
     let tenant = object.labels().get(TENANT_LABEL)?;
     Some(AppliedPool::new(tenant, &unpack_content(object).data["spec"]))

@@ -1,4 +1,4 @@
-//! Watches the KubeVirt object, which registers network binding plugins.
+//! Watches the KubeVirt object, in which network binding plugins are registered.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -17,8 +17,8 @@ pub(super) struct KubevirtWatch {
 }
 
 impl KubevirtWatch {
-    /// Starts the watch. `changed` is called if the plugins change; the status of the object changes more often. The
-    /// returned future runs the watch and does not end.
+    /// Starts the watch. `changed` is called only if the plugins change, because the status of the object changes more
+    /// often. The returned future runs the watch and never ends.
     pub(super) fn start(
         client: &Client,
         changed: impl Fn() + Send + Sync + 'static,
@@ -49,7 +49,8 @@ impl KubevirtWatch {
         self.informer.wait_until_ready().await;
     }
 
-    /// Returns the current plugins. KubeVirt allows one object; if there are several, the oldest is used.
+    /// Returns the registered plugins. KubeVirt permits only one KubeVirt object; if there are several, the oldest one
+    /// is used.
     pub(super) fn plugins(&self) -> BindingPlugins {
         let all = self.informer.all().into_iter();
         let oldest = all.min_by_key(|object| {

@@ -1,8 +1,9 @@
 //! Reconciler of TenantClusters. [`crate::tenants`] computes their desired state.
 //!
-//! All input is read from informer stores, so a reconcile without a difference sends no request. Two controllers may
-//! run at the same time: the tenant whose claim is created first has the VLAN or VNI, the first controller to write
-//! the status wins, and both apply all other objects with the same content.
+//! All input is read from informer stores, so a reconcile that finds no difference sends no request. Two controllers
+//! may run at the same time: the first claim that is created determines the owner of a VLAN or VNI, the API server
+//! accepts only the first of two conflicting writes of a status, and both controllers apply all other objects with the
+//! same content.
 
 mod apply;
 mod build;
@@ -44,13 +45,13 @@ use super::events::EventEmitter;
 use super::metrics::Metrics;
 
 /// The debounce is needed because the objects of a tenant change one after the other: all changes within this time
-/// lead to one reconcile.
+/// cause only one reconcile.
 const OPTIONS: ReconcilerOptions =
     ReconcilerOptions { name: "tenants", concurrency: 8, debounce: Duration::from_millis(100) };
 
-/// Reconciles tenants until the future is dropped, which may happen at any moment. Each tenant is reconciled again
-/// after `resync`, in case an event was lost. A kubeconfig that `kubeconfigs` does not deliver is read when it is
-/// needed.
+/// Reconciles tenants until this future is dropped, which may happen at any await point. Each tenant is reconciled
+/// again after `resync`, in case an event was lost. `kubeconfigs` delivers the kubeconfigs that are watched; another
+/// kubeconfig is read when it is needed.
 pub async fn run(
     client: Client,
     events: Arc<EventEmitter>,
@@ -75,7 +76,7 @@ pub async fn run(
     };
     tokio::select! {
         never = receive_kubeconfigs => match never {},
-        () = work => Err(Error::TaskEnded("the queue of tenants")),
+        () = work => Err(Error::TaskEnded("the reconciler queue of tenants")),
         () = watches => Err(Error::TaskEnded("the watches")),
         () = claim_gc::run(&context) => Err(Error::TaskEnded("the garbage collection of claims")),
     }

@@ -1,4 +1,4 @@
-//! Applies and deletes single objects of tenants.
+//! Applies and deletes single objects that belong to tenants.
 
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ use crate::tenants::objects::csi_access::{CSI_NAME as CSI, csi_token_secret};
 use crate::tenants::objects::{DesiredObject, ObjectKind};
 use berth_runtime::watch::OptionalInformer;
 
-/// Time after a write within which the watch delivers the written object.
+/// Maximum time after a write until the watch delivers the written object.
 const MAX_WATCH_DELAY: Duration = Duration::from_secs(10);
 
 impl TenantContext {
@@ -33,8 +33,8 @@ impl TenantContext {
         }
     }
 
-    /// Returns the newest known version of an object: from the store, or from the response to the last write if that
-    /// is newer.
+    /// Returns the newest known version of an object: that in the store, or, if it is newer, that in the response to
+    /// the last write.
     pub(super) fn cached_object(
         &self,
         kind: ObjectKind,
@@ -57,7 +57,7 @@ impl TenantContext {
             .or_else(|| stored.as_deref().map(unpack_content))
     }
 
-    /// Returns the objects of a kind that were written a moment ago. The store may not have them yet.
+    /// Returns the objects of a kind that were written a moment ago, and that the store may therefore lack.
     pub(super) fn recently_written(&self, kind: ObjectKind) -> Vec<DynamicObject> {
         let recent =
             self.stores.triggers.recent_writes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -66,8 +66,8 @@ impl TenantContext {
         newest.map(|(_, (_, object))| object.clone()).collect()
     }
 
-    /// Applies an object if it differs from the actual object. `may_adopt` must be false in a namespace that Berth did
-    /// not create: another user may have created objects of the same names there, and these objects must not change.
+    /// Applies an object if it differs from the observed object. `may_adopt` must be false in a namespace that Berth
+    /// did not create: another user may have created objects of the same names there, which must not be changed.
     pub(super) async fn apply_object(
         &self,
         desired: DesiredObject,
@@ -109,8 +109,8 @@ impl TenantContext {
             Some(_) | None => {}
         }
         let mut params = PatchParams::apply(CONTROLLER_FIELD_MANAGER);
-        // The apply is forced only if the object is known, that is, owned by Berth. Thus the apply does not take over
-        // fields of an object that another user has just created.
+        // The apply is forced only if Berth is known to own the object. So an object that another user has just created
+        // is not overwritten.
         params.force = known.is_some();
         match api.patch(&name, &params, &Patch::Apply(&wanted.body)).await {
             Ok(mut object) => {
@@ -130,12 +130,13 @@ impl TenantContext {
         }
     }
 
-    /// Ensures that the ServiceAccount of the tenant's CSI driver has a token. The driver runs in the tenant's
-    /// cluster and has no other credential. API servers before 1.24 create a token themselves.
+    /// Ensures that the ServiceAccount of the tenant's CSI driver has a token Secret. The driver runs in the tenant's
+    /// cluster, and has no other credential for the infra cluster. API servers before 1.24 create the token Secret
+    /// themselves.
     pub(super) async fn ensure_csi_token(&self, tenant: &str) -> Result<(), Fault> {
         let namespace = TenantCluster::namespace_of(tenant);
-        // If the account is missing, it has just been created, and its appearance in the store triggers the next
-        // reconcile.
+        // If the store lacks the ServiceAccount, it has just been created. The event of the watch then triggers the
+        // next reconcile.
         let Some(account) = self.cached_object(ObjectKind::ServiceAccount, &namespace, CSI) else {
             return Ok(());
         };
@@ -160,7 +161,7 @@ impl TenantContext {
         Ok(())
     }
 
-    /// Returns the objects of a kind that Berth created for a tenant.
+    /// Returns the objects of a kind that Berth has created for a tenant.
     pub(super) fn owned_objects(&self, kind: ObjectKind, tenant: &str) -> Vec<DynamicObject> {
         let Some(known) = self.stores.store_of_kind(kind) else { return Vec::new() };
         let namespace = TenantCluster::namespace_of(tenant);
@@ -173,7 +174,7 @@ impl TenantContext {
         all.iter().map(|object| object.as_ref().clone()).collect()
     }
 
-    /// Deletes the objects of a kind that Berth created for a tenant and that are not in `desired`.
+    /// Deletes the objects of a kind that Berth has created for a tenant, except those in `desired`.
     pub(super) async fn delete_undesired(
         &self,
         kind: ObjectKind,
@@ -185,8 +186,8 @@ impl TenantContext {
         self.delete_owned(kind, tenant, is_undesired).await
     }
 
-    /// Deletes the objects of a kind that Berth created for a tenant, and for whose namespace and name `is_undesired`
-    /// returns true.
+    /// Deletes those objects of a kind that Berth has created for a tenant and for whose namespace and name
+    /// `is_undesired` returns true.
     pub(super) async fn delete_owned(
         &self,
         kind: ObjectKind,
@@ -209,7 +210,7 @@ impl TenantContext {
         Ok(())
     }
 
-    /// Deletes an object. Its UID is a precondition, so that a new object of the same name is not deleted.
+    /// Deletes an object. The UID is a precondition, so that a new object of the same name is not deleted.
     pub(super) async fn delete_object(
         &self,
         kind: ObjectKind,

@@ -28,7 +28,8 @@ impl TenantContext {
             match next_action(&claim, tenant, self.has_addresses_in(&claim), &config) {
                 Some((action, due)) if due <= now => {
                     match self.apply_prefix_action(&claim, action).await {
-                        // After a conflict with another client, the watch triggers the next run.
+                        // After a conflict with another client, the watch delivers the new version, which triggers the
+                        // next run.
                         Ok(()) | Err(Error::ChangedConcurrently(_)) => {}
                         Err(error) => {
                             let claim = claim.name_any();
@@ -43,7 +44,7 @@ impl TenantContext {
         next
     }
 
-    /// Returns true if machines of the tenant have addresses in the prefix.
+    /// Returns true if machines of the claim's tenant have addresses in the prefix of the claim.
     fn has_addresses_in(&self, claim: &PrefixClaim) -> bool {
         let network = TenantCluster::namespace_of(&claim.spec.tenant);
         self.stores.shared_informers.addresses.read(&network, |addresses| {
@@ -53,7 +54,7 @@ impl TenantContext {
         })
     }
 
-    /// Executes an action on a claim if the action is still due according to the API server, because the store may be
+    /// Executes an action on a claim if the API server confirms that the action is still due, because the store may be
     /// stale.
     async fn apply_prefix_action(
         &self,

@@ -1,5 +1,5 @@
-//! Claims the prefixes of a tenant's network: [`crate::tenants::prefixes`] chooses them. If several tenants choose the
-//! same prefix, the tenant whose PrefixClaim is created first gets it.
+//! Claims the prefixes of a tenant's network, which [`crate::tenants::prefixes`] chooses. If several tenants choose the
+//! same prefix, the tenant whose PrefixClaim is created first gets the prefix.
 
 use std::sync::Arc;
 
@@ -23,8 +23,8 @@ use crate::tenants::prefixes::choose::{
 use crate::tenants::prefixes::grant::TenantPrefixes;
 use crate::tenants::prefixes::request::PrefixRequest;
 
-/// Maximum number of attempts to claim a prefix in one reconcile. If the store lacks even more claims, the next
-/// reconcile continues with an updated store.
+/// Maximum number of prefixes that are tried in one reconcile. If the store lacks even more claims of other tenants,
+/// the next reconcile continues with an updated store.
 const MAX_ATTEMPTS: usize = 32;
 
 impl TenantContext {
@@ -35,7 +35,7 @@ impl TenantContext {
     ) -> Result<TenantPrefixes, Error> {
         let mut all = TenantPrefixes::default();
         for family in [Family::V4, Family::V6] {
-            // The problems of an invalid spec are reported in the condition, see `NetworkPools`.
+            // A condition of the tenant reports the problems of an invalid spec, see `NetworkPools`.
             let Ok(request) = PrefixRequest::of_tenant(tenant, family) else {
                 all.keep_recorded(tenant, family);
                 continue;
@@ -85,7 +85,7 @@ impl TenantContext {
             };
             let prefix = claim.spec.prefix;
             let is_verified = claim.annotations().contains_key(VERIFIED_ANNOTATION);
-            // A prefix is in the status only if its claim was verified, and a tenant keeps its prefix.
+            // A prefix is in the status only if its claim was verified, and a tenant retains its prefix.
             if is_verified || (!is_new && request.recorded == Some(prefix)) {
                 return Ok(Ok(prefix));
             }
@@ -110,7 +110,7 @@ impl TenantContext {
         claim: &PrefixClaim,
         claims: &mut Vec<Arc<PrefixClaim>>,
     ) -> Result<Option<String>, Error> {
-        // A malformed claim, which the watch reports, must not prevent the claims of all tenants.
+        // A malformed claim must not prevent the claims of all tenants. The watch reports malformed claims.
         let api: Api<DeserializeGuard<PrefixClaim>> = Api::all(self.client.clone());
         let list = with_request("list PrefixClaims", api.list(&ListParams::default()).await)?;
         *claims = list.items.into_iter().filter_map(|one| one.0.ok()).map(Arc::new).collect();
@@ -118,7 +118,8 @@ impl TenantContext {
         Ok(other.map(|other| other.name_any()))
     }
 
-    /// Creates a claim. If a claim of this name exists, returns it, unless it was deleted in the meantime.
+    /// Creates a claim. If a claim of this name exists, returns the existing claim, or `None` if it was deleted
+    /// meanwhile.
     async fn create_prefix_claim(&self, claim: &PrefixClaim) -> Result<PrefixCreation, Error> {
         let name = claim.name_any();
         match self.prefix_claims_api().create(&post_params(), claim).await {
@@ -137,8 +138,9 @@ impl TenantContext {
         }
     }
 
-    /// Transfers a claim of an earlier tenant of the same name to the tenant of the request, if the API server still
-    /// has this tenant. The writes contain the resource version, so they fail if another client has written the claim.
+    /// Transfers a claim of an earlier TenantCluster of the same name to the tenant of the request, if this tenant
+    /// still exists in the API server. The writes contain the resource version, so they fail if another client has
+    /// written the claim.
     async fn take_over_prefix_claim(
         &self,
         claim: &PrefixClaim,
@@ -156,7 +158,8 @@ impl TenantContext {
         self.set_prefix_released_at(&new, &Value::Null).await
     }
 
-    /// Marks a claim as verified: no other claim conflicts with it. A later claim that overlaps it is deleted.
+    /// Marks a claim as verified: no other claim conflicts with it. If a later claim overlaps a verified one, the later
+    /// claim is deleted.
     async fn mark_prefix_verified(&self, claim: &PrefixClaim) -> Result<(), Error> {
         let mut verified = claim.clone();
         verified.annotations_mut().insert(VERIFIED_ANNOTATION.to_owned(), "true".to_owned());
@@ -171,7 +174,7 @@ impl TenantContext {
         replaced.ok_or_else(|| Error::ChangedConcurrently(format!("PrefixClaim {name}")))
     }
 
-    /// Writes the time at which a claim was released, which starts its quarantine. Null ends the quarantine.
+    /// Sets the time at which a claim was released, which starts its quarantine. Null ends the quarantine.
     pub(super) async fn set_prefix_released_at(
         &self,
         claim: &PrefixClaim,
@@ -188,7 +191,7 @@ impl TenantContext {
         with_request(format!("patch status of PrefixClaim {name}"), result)
     }
 
-    /// Deletes a claim. Fails with a conflict if another client has written it since it was read.
+    /// Deletes a claim. Fails with a conflict if another client has written the claim since it was read.
     pub(super) async fn delete_prefix_claim(&self, claim: &PrefixClaim) -> Result<(), Error> {
         let name = claim.name_any();
         let preconditions =
@@ -202,6 +205,6 @@ impl TenantContext {
 /// Result of the creation of a claim.
 enum PrefixCreation {
     Created(PrefixClaim),
-    /// A claim of this name exists; `None` if it was deleted after the creation was refused.
+    /// A claim of this name exists; `None` if the claim was deleted after the API server refused the creation.
     Exists(Option<PrefixClaim>),
 }

@@ -1,5 +1,5 @@
 //! Step 1 of a reconcile of a tenant: ensures the finalizer, the namespace, and the controller's permission to read
-//! Secrets in the namespace.
+//! Secrets in this namespace.
 
 use berth_api::TenantCluster;
 use berth_api::names::FINALIZER;
@@ -16,13 +16,13 @@ use crate::tenants::objects::csi_access::controller_role_binding;
 use crate::tenants::objects::{ObjectKind, namespace_object};
 
 impl TenantContext {
-    /// Returns an untyped client for TenantClusters: a response that cannot be parsed must not prevent the deletion
-    /// of a tenant.
+    /// Returns an untyped client for TenantClusters: typed clients fail if a response cannot be parsed, which must not
+    /// prevent the deletion of a tenant.
     pub(super) fn tenants_api(&self) -> Api<DynamicObject> {
         Api::all_with(self.client.clone(), &ApiResource::erase::<TenantCluster>(&()))
     }
 
-    /// Adds the finalizer to the tenant. This must precede the creation of any object for the tenant.
+    /// Adds the finalizer to the tenant. This must be done before any object is created for the tenant.
     pub(super) async fn ensure_finalizer(
         &self,
         tenant: TenantCluster,
@@ -35,7 +35,7 @@ impl TenantContext {
         self.set_finalizers(&tenant, &finalizers).await
     }
 
-    /// Writes the list of finalizers. Returns an error if another client has written the object since it was read.
+    /// Sets the list of finalizers. Returns an error if another client has written the TenantCluster since it was read.
     pub(super) async fn set_finalizers(
         &self,
         tenant: &TenantCluster,
@@ -48,15 +48,15 @@ impl TenantContext {
         let params = patch_params();
         let result = self.tenants_api().patch(&name, &params, &Patch::Merge(patch)).await;
         let what = format!("patch TenantCluster {name}");
-        // If the tenant was deleted in the meantime, there is nothing to clean up, because no object was created for
-        // it yet.
+        // If the tenant was deleted meanwhile, there is nothing to clean up, because no object was created for the
+        // tenant yet.
         let patched = with_request(what, none_if_not_found(result))?;
         let patched = patched.and_then(|patched| serde_json::to_value(patched).ok());
         let patched = patched.as_ref().and_then(parse_lenient);
         patched.ok_or_else(|| Error::ChangedConcurrently(format!("TenantCluster {name}")))
     }
 
-    /// Ensures the tenant's namespace, and the controller's RoleBinding in the namespace. Returns the state of the
+    /// Ensures the tenant's namespace, and the controller's RoleBinding in this namespace. Returns the state of the
     /// namespace.
     pub(super) async fn prepare_namespace(
         &self,
@@ -64,16 +64,15 @@ impl TenantContext {
     ) -> Result<NamespaceState, Error> {
         let namespace = self.ensure_namespace(tenant).await?;
         if namespace != NamespaceState::Terminating {
-            // The RoleBinding must be applied before any Secret in the namespace is read. A failure is ignored here,
-            // because step 6 applies the same object and reports the failure in the status.
+            // The RoleBinding must be applied before any Secret in the namespace is read. A failure is ignored here:
+            // step 6 applies the RoleBinding again, and reports a failure in the status.
             let binding = controller_role_binding(&tenant.name_any());
             drop(self.apply_object(binding, namespace == NamespaceState::Owned).await);
         }
         Ok(namespace)
     }
 
-    /// Creates the tenant's namespace if it does not exist, and applies its labels. Returns the state of the
-    /// namespace.
+    /// Creates the tenant's namespace if it does not exist, and applies its labels. Returns the state of the namespace.
     async fn ensure_namespace(&self, tenant: &TenantCluster) -> Result<NamespaceState, Error> {
         let mut state = self.find_namespace(tenant).await?;
         if state == NamespaceState::Absent {
@@ -83,8 +82,8 @@ impl TenantContext {
                 Api::all_with(self.client.clone(), &ObjectKind::Namespace.resource());
             let object = serde_json::from_value(desired.body).map_err(kube::Error::SerdeError);
             let object = with_request(what.clone(), object)?;
-            // The namespace is created and not applied, because an apply would adopt a namespace that a user creates
-            // at the same moment.
+            // The request is a create, not an apply: an apply would adopt a namespace that a user creates at the same
+            // moment.
             with_request(what, api.create(&post_params(), &object).await)?;
             state = NamespaceState::Owned;
         }
