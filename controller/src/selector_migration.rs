@@ -1,9 +1,9 @@
-//! Migration of load balancers that KubeVirt's cloud controller manager created before version 0.3.0. Their Services
-//! select machines by the label `cloud.kubevirt.io/<id>`, which only machines of that time have. Later versions, and
-//! Berth's machines, have the label `cluster.x-k8s.io/cluster-name`. The cloud controller manager never changes the
-//! selector of an existing Service.
+//! Migration of load balancer Services that KubeVirt's cloud controller manager created before its version 0.3.0. These
+//! Services select machines by the label `cloud.kubevirt.io/<id>`, which only machines of earlier releases have. Later
+//! versions of the cloud controller manager select the label `cluster.x-k8s.io/cluster-name`, which Berth's machines
+//! have. The cloud controller manager never changes the selector of an existing Service.
 //!
-//! The plan itself is a dry run. An old machine keeps its label, and gets the new one in addition.
+//! The plan itself changes no object. An old machine retains its old label, and gets the new label in addition.
 
 use std::collections::BTreeMap;
 
@@ -15,15 +15,15 @@ use serde_json::{Value, json};
 use crate::fleet::{InputObject, deserialize_object};
 use berth_kubevirt_render::machines::RenderedMachine;
 
-/// Beginning of the label by which old Services select machines.
+/// Prefix of the label by which Services from before version 0.3.0 select machines.
 const OLD_LABEL_PREFIX: &str = "cloud.kubevirt.io/";
-/// Label by which current Services select machines. Its value is the tenant's id.
+/// Label by which later Services select machines. Its value is the tenant's ID.
 pub const CLUSTER_NAME_LABEL: &str = "cluster.x-k8s.io/cluster-name";
 
-/// Labels of a selector or of a machine.
+/// Labels of a selector or of a machine, with their values.
 type Labels = BTreeMap<String, String>;
 
-/// Objects of the input.
+/// Objects in the input files from which the migration is planned.
 #[derive(Clone, Copy, Debug)]
 pub struct MigrationInput<'a> {
     /// Tenants by name.
@@ -32,16 +32,16 @@ pub struct MigrationInput<'a> {
     pub services: &'a [InputObject],
     /// VirtualMachines of the infra cluster.
     pub machines: &'a [InputObject],
-    /// A new machine of each MachineDeployment.
+    /// One new machine of each MachineDeployment, as Berth would create it.
     pub rendered: &'a [RenderedMachine],
 }
 
-/// Changes of the infra cluster after which old load balancers select both old and new machines.
+/// Changes of the infra cluster, after which the Services of old load balancers select both old and new machines.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Migration {
     /// Services with an old selector.
     pub services: Vec<ServiceMigration>,
-    /// VirtualMachines that an old selector selects, and the new selector does not.
+    /// VirtualMachines that an old selector selects, but the new selector does not.
     pub machines: Vec<MachineMigration>,
     /// Reasons why objects are not migrated.
     pub problems: Vec<Problem>,
@@ -62,7 +62,7 @@ pub struct ServiceMigration {
     pub selected: Vec<String>,
 }
 
-/// New label of a VirtualMachine's template. The VirtualMachine is not restarted.
+/// New label in the template of a VirtualMachine. The VirtualMachine is not restarted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MachineMigration {
     /// Namespace of the VirtualMachine.
@@ -95,7 +95,7 @@ impl Migration {
         migration
     }
 
-    /// Returns the JSON merge patches, in the order in which they are to be applied. Each also names its object.
+    /// Returns the JSON merge patches, in the order in which they must be applied. Each patch also names its object.
     #[must_use]
     pub fn patches(&self) -> Vec<Value> {
         let machines = self.machines.iter().map(MachineMigration::patch);
@@ -136,7 +136,7 @@ impl MachineMigration {
     }
 }
 
-/// Plans the change of a Service; `None` if it has no old selector.
+/// Plans the change of a Service; `None` if the Service has no old selector.
 fn plan_service(
     service: &Service,
     input: MigrationInput<'_>,
@@ -179,7 +179,8 @@ fn plan_service(
             None => selected.push(machine.name.clone()),
             Some((key, value)) => {
                 let message = format!(
-                    "does not select new machines such as {}, which lack the label {key}={value}",
+                    "the new selector would not select new machines such as {}, which lack the label \
+                     {key}={value}",
                     machine.name
                 );
                 problems.push(Problem::new(&*qualified_name, "spec.selector", "", message));
@@ -189,7 +190,8 @@ fn plan_service(
     Ok(Some(ServiceMigration { namespace, name, before, after, selected }))
 }
 
-/// Plans the change of a VirtualMachine; `None` if no Service that changes selects it, or if it has the new label.
+/// Plans the change of a VirtualMachine; `None` if none of the `services` to be changed selects it, or if it already
+/// has the new label.
 fn plan_machine(
     object: &Value,
     services: &[ServiceMigration],
@@ -223,7 +225,8 @@ fn template_labels(machine: &Value) -> Labels {
     labels.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
 }
 
-/// Returns true if a text has only characters of names and labels, so that it can be printed in a command.
+/// Returns true if a text consists only of characters that names and labels may contain, so that it can be printed in a
+/// command.
 fn is_plain(text: &str) -> bool {
     text.chars().all(|c| c.is_ascii_alphanumeric() || "-_./".contains(c))
 }

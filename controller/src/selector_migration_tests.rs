@@ -22,7 +22,7 @@ fn machine(name: &str, labels: Value) -> Value {
     })
 }
 
-/// Returns the migration of these objects, with TenantCluster `xyz` and a MachineDeployment of it.
+/// Plans the migration of these objects, in addition to TenantCluster `xyz` and one MachineDeployment of this tenant.
 fn plan(objects: &[Value]) -> Migration {
     let tenant = json!({
         "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster", "metadata": {"name": "xyz"}, "spec": {},

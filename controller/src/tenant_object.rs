@@ -1,23 +1,25 @@
-//! Metadata of an object in a tenant's cluster, with limits. A tenant controls its API server, so all texts may be
-//! hostile.
+//! Metadata of an object in a tenant's cluster. All its parts have limits, because a tenant controls its API server, so
+//! that all texts may be hostile.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use berth_runtime::untrusted::{BoundedMap, BoundedVec};
 use serde::Deserialize;
 
-/// Largest number of labels of an object, and of its annotations.
+/// Maximum number of labels, and of annotations, of an object that are read.
 pub(crate) const MAX_FIELDS: usize = 1024;
-/// Largest number of field managers. The API server stores at most ten managers of updates.
+/// Maximum number of entries of `managedFields` that are read. The API server stores at most ten entries of the
+/// operation `Update`.
 pub(crate) const MAX_MANAGERS: usize = 128;
-/// Largest length of a name in Kubernetes.
+/// Maximum length of an object name in Kubernetes, in characters.
 const MAX_NAME_LENGTH: usize = 253;
-/// Largest number of characters of a field manager in messages.
+/// Maximum number of characters of a field manager's name in messages.
 pub(crate) const MAX_MANAGER_LENGTH: usize = 64;
-/// Text in messages for a manager whose name is not known.
+/// Text in messages for a field manager whose name is not known.
 pub(crate) const UNKNOWN_MANAGER: &str = "an unknown manager";
 
-/// Metadata of an object in an answer of a tenant's API server. `F` has the fields of the object whose owners are read.
+/// Metadata of an object in an answer of a tenant's API server. `F` contains those fields of `fieldsV1` whose owners
+/// are read.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase", bound(deserialize = "F: Deserialize<'de> + Default"))]
 pub(crate) struct TenantMetadata<F> {
@@ -46,7 +48,7 @@ impl<F> TenantMetadata<F> {
         self.annotations.as_ref()?.entries.get(key).map(String::as_str)
     }
 
-    /// Returns true if the object has more labels, annotations or managers than are read.
+    /// Returns true if the object has more labels, annotations or entries of `managedFields` than are read.
     pub(crate) fn is_truncated(&self) -> bool {
         let mut fields = [&self.labels, &self.annotations].into_iter().flatten();
         fields.any(|fields| fields.is_truncated)
@@ -55,13 +57,14 @@ impl<F> TenantMetadata<F> {
 }
 
 impl<F> FieldsEntry<F> {
-    /// Returns true if this manager owns the fields through an apply of the object.
+    /// Returns true if `manager` owns these fields through a server-side apply of the object itself, not of a
+    /// subresource.
     pub(crate) fn is_applied_by(&self, manager: &str) -> bool {
         self.manager == manager && self.operation == "Apply" && self.subresource.is_empty()
     }
 }
 
-/// Returns true for a name of an object, which is then valid as a part of a URL.
+/// Returns true if a text is a valid object name, which is then also valid as a path segment of a URL.
 #[must_use]
 pub(crate) fn is_valid_name(name: &str) -> bool {
     let is_valid = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
@@ -78,7 +81,7 @@ pub(crate) fn printable_manager(manager: &str) -> String {
     if manager.is_empty() { UNKNOWN_MANAGER.to_owned() } else { shown }
 }
 
-/// Returns the hash of a name, to count objects that are not stored without storing their names.
+/// Returns the hash of a name. Omitted objects are counted by these hashes, so that their names need not be stored.
 pub(crate) fn name_hash(name: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     name.hash(&mut hasher);

@@ -1,16 +1,16 @@
-//! Rate limit for reconciles while many changes arrive: the first reconcile is immediate, and then there is at most one
-//! reconcile per period.
+//! Rate limit for reconciles: the first change is reconciled immediately; further changes are collected, and reconciled
+//! at most once per period.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Minimum time between reconciles. The spec of a host contains all its tenants, so the cost of a write grows with
-/// the number of tenants.
+/// Minimum interval between reconciles. The spec of a host's object contains all tenants of the host, so the cost of a
+/// write grows with the number of tenants.
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Names of the objects to be reconciled, and the time at which objects were last taken.
+/// Names of the objects that must be reconciled, and the time at which [`Self::take_due`] last returned objects.
 #[derive(Debug, Default)]
 pub(super) struct ReconcileThrottle {
     names: BTreeSet<String>,
@@ -23,14 +23,14 @@ impl ReconcileThrottle {
         self.names.insert(name);
     }
 
-    /// Returns the time at which the objects are due: now, or one period after the last call of [`Self::take_due`] that
-    /// returned objects. `None` if there are no objects.
+    /// Returns the time at which the collected objects must be reconciled: now, or one period after the last call of
+    /// [`Self::take_due`] that returned objects. `None` if there are no objects.
     pub(super) fn due_at(&self, now: Instant) -> Option<Instant> {
         let next = self.last_taken_at.and_then(|last| last.checked_add(MIN_INTERVAL));
         (!self.names.is_empty()).then(|| next.map_or(now, |next| next.max(now)))
     }
 
-    /// Removes and returns the objects if they are due now; otherwise returns no objects.
+    /// If the objects are due now, removes and returns them; otherwise returns no objects.
     pub(super) fn take_due(&mut self, now: Instant) -> BTreeSet<String> {
         if self.due_at(now).is_none_or(|due| due > now) {
             return BTreeSet::new();
@@ -61,7 +61,7 @@ mod tests {
             }
         }
         assert_eq!(last, [1_020, 2_020]);
-        // Objects that were added at the end of the changes are reconciled after the period, too.
+        // The objects that were added last are also reconciled, after one period.
         assert_eq!(throttle.due_at(at(2_990)), Some(at(3_020)));
         assert_eq!(throttle.take_due(at(3_020)).len(), 1);
         assert_eq!(throttle.due_at(at(9_000)), None);

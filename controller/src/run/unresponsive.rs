@@ -1,8 +1,8 @@
-//! Detects unresponsive agents: an agent is unresponsive if its Lease has not changed for the duration of the Lease.
+//! Detects unresponsive agents: an agent is unresponsive if its Lease has not changed for the Lease's own duration.
 //!
 //! The time is measured by the clock of this program, because the clocks of hosts may be wrong. If an agent has written
-//! a report but has no Lease, the agent stopped before it created the Lease, or the Lease was deleted. Such an agent is
-//! treated as unresponsive after `MISSING_LEASE_TIMEOUT`.
+//! a report but has no Lease, the agent stopped before it created the Lease, or the Lease was deleted. Such an agent
+//! counts as unresponsive after `MISSING_LEASE_TIMEOUT`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -18,7 +18,7 @@ use tokio::sync::mpsc::UnboundedSender;
 /// Interval between checks for expired Leases.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Time after which an agent without a Lease is treated as unresponsive. An agent creates its Lease when it starts.
+/// Time after which an agent without a Lease counts as unresponsive. An agent creates its Lease when it starts.
 const MISSING_LEASE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Observed Leases of agents.
@@ -31,17 +31,16 @@ pub(super) struct AgentLeases {
 /// Agents without a Lease.
 #[derive(Debug, Default)]
 struct MissingLeases {
-    /// Time since which the Lease of each agent is missing. For a Lease that was missing at the start of the watch,
-    /// this is the start of the watch.
+    /// Time at which each agent's Lease was first found to be missing.
     missing_since: BTreeMap<String, Instant>,
-    /// Agents without a Lease whose unresponsiveness has been reported in conditions.
+    /// Agents without a Lease that have been reported as unresponsive in conditions.
     reported: BTreeSet<String>,
 }
 
 /// Reason why an agent is unresponsive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum UnresponsiveReason {
-    /// The Lease has expired. The value is the time of its last renewal, as the agent wrote it.
+    /// The Lease has expired. The value is its `renewTime`, as the agent wrote it.
     LeaseExpired(String),
     /// The agent has no Lease.
     NoLease,
@@ -54,7 +53,7 @@ struct Renewal {
     renew_time: String,
     observed_at: Instant,
     lease_duration: Duration,
-    /// True if the expiry has been reported in the conditions of the InfraNode.
+    /// True if the expiry of the Lease has been reported in the conditions of the InfraNode.
     is_reported: bool,
 }
 
@@ -67,8 +66,8 @@ impl AgentLeases {
         self.missing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the reason why an agent is unresponsive; `None` if the agent is responsive or the reason has already
-    /// been reported.
+    /// Returns the reason why an agent is unresponsive; `None` if the agent is responsive, or was already reported as
+    /// unresponsive.
     pub(super) fn unreported_reason(&self, node: &str) -> Option<UnresponsiveReason> {
         if let Some(renewal) = self.lock_renewals().get(node) {
             return (renewal.has_expired() && !renewal.is_reported)
@@ -82,7 +81,7 @@ impl AgentLeases {
         (has_expired && !absent.reported.contains(node)).then_some(UnresponsiveReason::NoLease)
     }
 
-    /// Returns true if the agent is unresponsive now, whether or not this has been reported.
+    /// Returns true if the agent is unresponsive now, even if this has already been reported.
     pub(super) fn is_unresponsive(&self, node: &str) -> bool {
         if let Some(renewal) = self.lock_renewals().get(node) {
             return renewal.has_expired();
@@ -92,8 +91,8 @@ impl AgentLeases {
         since.is_some_and(|since| since.elapsed() >= MISSING_LEASE_TIMEOUT)
     }
 
-    /// Records that the unresponsiveness of an agent has been reported in conditions, so that it is reported only
-    /// once. An agent that still runs but cannot renew its Lease then writes its own conditions again.
+    /// Records that an agent has been reported as unresponsive in conditions. It must be reported only once: an agent
+    /// that still runs but cannot renew its Lease writes its own conditions again, which must not be overwritten.
     pub(super) fn mark_reported(&self, node: &str) {
         match self.lock_renewals().get_mut(node) {
             Some(renewal) => renewal.is_reported = true,
@@ -148,8 +147,8 @@ impl AgentLeases {
         new
     }
 
-    /// Watches Leases until the future is dropped, and sends the Nodes whose agents become unresponsive. `reported`
-    /// returns the hosts that have a report of an agent.
+    /// Watches the Leases of agents until this future is dropped, and sends the Nodes whose agents become unresponsive.
+    /// `reported` returns the hosts that have a report of an agent.
     pub(super) async fn watch(
         &self,
         leases: Api<Lease>,

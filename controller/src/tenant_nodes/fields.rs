@@ -1,8 +1,9 @@
-//! Labels, or annotations, of one Node of a tenant: those to apply, and those that another manager owns.
+//! Labels, or annotations, of one Node of a tenant: those that Berth applies, and those that another manager owns.
 //!
-//! Ownership is that of server-side apply. Berth applies all labels and annotations that it owns on a Node in one
-//! request, without force, so a key that is left out of the request is removed. Keys of other managers are not
-//! changed: a kubelet started with `--node-labels`, a cloud controller manager or a user may set region and zone.
+//! Owners are the field managers of server-side apply. Berth applies all its labels and annotations of a Node in one
+//! request, without force, so a key that Berth owns is removed if the request does not contain it. Keys of other
+//! managers are not changed: a kubelet that was started with `--node-labels`, a cloud controller manager or a user may
+//! set region and zone.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +11,7 @@ use super::keys::FieldKind;
 use super::node::{NodeField, value_or_digest};
 use crate::tenant_object::UNKNOWN_MANAGER;
 
-/// A label, annotation or taint that Berth does not set, because another manager owns it with another value.
+/// A label, annotation or taint that Berth does not set, because another manager owns the key with another value.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FieldConflict {
     /// Kind of the field.
@@ -26,13 +27,13 @@ pub struct FieldConflict {
 pub struct FieldPlan {
     /// All labels or annotations that Berth owns after the apply.
     pub owned: BTreeMap<String, String>,
-    /// True if an apply changes a value or its owner.
+    /// True if an apply would change a value, or the owner of a key.
     pub is_different: bool,
     /// Labels or annotations that are not changed, because other managers own them.
     pub conflicts: Vec<FieldConflict>,
 }
 
-/// Compares the labels, or the annotations, that a Node should have with those that it has.
+/// Compares the desired labels, or annotations, of a Node with the actual ones.
 #[must_use]
 pub fn plan_fields(
     kind: FieldKind,
@@ -47,14 +48,14 @@ pub fn plan_fields(
         };
         let is_equal = field.value == value_or_digest(value);
         match &field.other_manager {
-            // A shared owner would conflict with the next change, so a field of another manager is not applied even
-            // if its value is equal.
+            // A field of another manager is not applied even if its value is equal: with two owners, the next change of
+            // the value would fail with a conflict.
             Some(_) if is_equal => {}
             Some(manager) => {
                 let (key, manager) = (key.clone(), manager.clone());
                 plan.conflicts.push(FieldConflict { kind, key, manager });
             }
-            // A field without any owner has lost its `managedFields`, and may belong to a user.
+            // A field without an owner has lost its entry in `managedFields`, and may belong to a user.
             None if !field.is_own && !is_equal => {
                 let (key, manager) = (key.clone(), UNKNOWN_MANAGER.to_owned());
                 plan.conflicts.push(FieldConflict { kind, key, manager });
@@ -109,7 +110,8 @@ mod tests {
             applied(&plan(&[(ZONE, "b"), ("rack", "7")], &own)),
             [("rack", "7"), (ZONE, "b")]
         );
-        // A key that is no longer in the list, or no longer on the host, is removed.
+        // A key that Berth owns is removed if it is no longer listed in the InfraConfig, or no longer exists on the
+        // host.
         assert_eq!(applied(&plan(&[("rack", "7")], &own)), [("rack", "7")]);
         assert_eq!(applied(&plan(&[], &own)), []);
         assert!(!plan(&[], &empty).is_different);
@@ -125,7 +127,7 @@ mod tests {
         assert_eq!(planned.conflicts, [conflict]);
         let equal = plan(&[(ZONE, "a"), ("rack", "7")], &foreign);
         assert_eq!((equal.is_different, equal.conflicts.len()), (false, 0));
-        // Another manager took over a label that Berth had applied.
+        // Another manager has become a second owner of a label that Berth had applied.
         let shared = node(&[(ZONE, "a", true, Some("kubectl-label"))]);
         let planned = plan(&[(ZONE, "b")], &shared);
         assert_eq!((applied(&planned).len(), planned.conflicts.len()), (0, 1));
@@ -147,7 +149,7 @@ mod tests {
     }
 
     proptest! {
-        /// After an apply, the second plan is empty, and no label of another manager has changed.
+        /// After the first plan is applied, a second plan is empty, and no label of another manager has changed.
         #[test]
         fn a_second_plan_is_empty(
             desired in proptest::collection::btree_map("[a-d]", "[xy]", 0..4),
@@ -160,7 +162,7 @@ mod tests {
             let mut node: Fields = labels.collect();
             let foreign: Vec<_> = node.clone().into_iter().filter(|(_, one)| one.other_manager.is_some()).collect();
             let first = plan_fields(FieldKind::Label, &desired, &node);
-            // Simulates the apply in the API server.
+            // Simulates how the API server applies the plan.
             node.retain(|key, label| {
                 let stays = !label.is_own || label.other_manager.is_some() || first.owned.contains_key(key);
                 label.is_own &= first.owned.contains_key(key);

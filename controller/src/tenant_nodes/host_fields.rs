@@ -1,4 +1,4 @@
-//! Labels, annotations and taints of a host that are copied to the Nodes of the VMs on it.
+//! Labels, annotations and taints of a host that Berth copies to the Nodes of the VMs on the host.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,10 +9,10 @@ use kube::ResourceExt as _;
 use super::keys::{FieldKind, MAX_COPIED, ReplicatedKeys};
 use super::replicated_taint::NodeTaint;
 
-/// Largest number of bytes of an annotation that is copied.
+/// Maximum length of an annotation that is copied, in bytes.
 const MAX_ANNOTATION_LENGTH: usize = 4096;
 
-/// Keys of the labels, annotations and taints that are copied from hosts, for all tenants.
+/// Keys of the labels, annotations and taints that Berth copies from hosts. The same keys apply to all tenants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplicationConfig {
     labels: ReplicatedKeys,
@@ -32,7 +32,7 @@ pub struct HostFields {
 }
 
 impl ReplicationConfig {
-    /// Reads the lists of the InfraConfig.
+    /// Reads the lists of keys in the InfraConfig.
     #[must_use]
     pub fn from_config(config: &InfraConfigSpec) -> Self {
         let labels = config.replicated_node_labels.as_deref();
@@ -45,7 +45,7 @@ impl ReplicationConfig {
         }
     }
 
-    /// Returns the fields that are copied from a host: at most 64 labels, 64 annotations and 64 taints.
+    /// Returns the fields of a host that are copied: at most 64 labels, 64 annotations and 64 taints.
     #[must_use]
     pub fn select(&self, host: &Node) -> HostFields {
         let taints = host.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
@@ -58,7 +58,7 @@ impl ReplicationConfig {
     }
 }
 
-/// Returns true if an annotation of a host can be copied. Other annotations need not be stored.
+/// Returns true if an annotation of a host can be copied. Stores may omit all other annotations.
 #[must_use]
 pub fn is_copyable_annotation(key: &str, value: &str) -> bool {
     value.len() <= MAX_ANNOTATION_LENGTH && !FieldKind::Annotation.describes_node_itself(key)

@@ -2,24 +2,26 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Labels without a list in the InfraConfig: region and zone, which cloud controller managers also set.
+/// Labels that are copied even if the InfraConfig does not list them: region and zone, which cloud controller managers
+/// also set.
 const DEFAULT_LABELS: [&str; 2] = ["topology.kubernetes.io/region", "topology.kubernetes.io/zone"];
-/// Labels that describe the tenant's Node itself, which are never copied.
+/// Labels that describe the Node on which they are. They are never copied.
 const NODE_LABELS: [&str; 4] = [
     "kubernetes.io/arch",
     "kubernetes.io/hostname",
     "kubernetes.io/os",
     "node.kubernetes.io/instance-type",
 ];
-/// Prefixes of labels that describe the tenant's Node itself, or what runs on it.
+/// Prefixes of labels that describe the Node on which they are, or the programs that run on this Node. They are never
+/// copied.
 const NODE_LABEL_PREFIXES: [&str; 4] = [
     "beta.kubernetes.io/",
     "kubelet.kubernetes.io/",
     "node-role.kubernetes.io/",
     "node.kubernetes.io/exclude-",
 ];
-/// Prefixes of annotations of programs that run on a Node, and of controllers that read their own annotations. Some
-/// change each minute, such as `kubevirt.io/heartbeat`.
+/// Prefixes of annotations that are never copied: of programs that run on a Node, and of controllers that read their
+/// own annotations. Some, such as `kubevirt.io/heartbeat`, change every minute.
 const NODE_ANNOTATION_PREFIXES: [&str; 10] = [
     "alpha.kubernetes.io/",
     "berth.dev/",
@@ -32,14 +34,16 @@ const NODE_ANNOTATION_PREFIXES: [&str; 10] = [
     "node.kubernetes.io/",
     "volumes.kubernetes.io/",
 ];
-/// Prefixes of taints about the state or the role of a Node. The Node controller and cloud controller managers set them.
+/// Prefixes of taints that are never copied: they describe the state or the role of the Node, and the node lifecycle
+/// controller and cloud controller managers set them.
 const NODE_TAINT_PREFIXES: [&str; 4] = [
     "kubevirt.io/",
     "node-role.kubernetes.io/",
     "node.cloudprovider.kubernetes.io/",
     "node.kubernetes.io/",
 ];
-/// Largest number of labels, annotations or taints that are copied to a Node. A prefix may match more keys of a host.
+/// Maximum number of labels, of annotations and of taints that are copied to a Node. A prefix in the InfraConfig may
+/// match more keys of a host.
 pub(super) const MAX_COPIED: usize = 64;
 
 /// Kind of a field that is copied from a host to a tenant's Node.
@@ -65,7 +69,8 @@ impl FieldKind {
         }
     }
 
-    /// Returns true if a key describes the Node that has it, so that its value on a host is wrong for a tenant's Node.
+    /// Returns true if a key describes the Node on which it is, so that the value on a host is wrong for a tenant's
+    /// Node.
     #[must_use]
     pub fn describes_node_itself(self, key: &str) -> bool {
         let prefixes = match self {
@@ -78,7 +83,7 @@ impl FieldKind {
     }
 }
 
-/// Keys, and prefixes of keys, of one kind that are copied.
+/// Keys, and prefixes of keys, that are copied for one kind of field.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReplicatedKeys {
     kind: FieldKind,
@@ -87,7 +92,7 @@ pub struct ReplicatedKeys {
 }
 
 impl ReplicatedKeys {
-    /// Reads a list of the InfraConfig. Entries that are not valid match nothing; the condition of the InfraConfig names
+    /// Reads a list of keys in the InfraConfig. Invalid entries match no key; a condition of the InfraConfig names
     /// them.
     #[must_use]
     pub fn new(kind: FieldKind, entries: &[String]) -> Self {
@@ -102,7 +107,7 @@ impl ReplicatedKeys {
         all
     }
 
-    /// Returns the labels that are copied without a list in the InfraConfig.
+    /// Returns the labels that are copied even if the InfraConfig does not list them.
     #[must_use]
     pub fn default_labels() -> Self {
         let keys = DEFAULT_LABELS.map(str::to_owned).into();

@@ -1,13 +1,14 @@
-//! Hosts of tenants' machines, with an index by host: a change of a host affects only the tenants with a VM on it.
+//! Index of the hosts on which tenants' machines run, and of the machines on each host: a change of a host affects only
+//! the tenants with a VM on this host.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Hosts of the machines of all tenants.
+/// Index of the hosts on which the machines of all tenants run.
 #[derive(Clone, Debug, Default)]
 pub struct MachineIndex {
-    /// Host of each machine, by namespace and name. `None` while the machine is on no host.
+    /// Host of each machine, by namespace and name of the machine. `None` while the machine is on no host.
     machines: BTreeMap<String, BTreeMap<String, Option<String>>>,
-    /// Number of machines of each namespace on a host.
+    /// Number of machines on each host, by host and namespace.
     namespaces: BTreeMap<String, BTreeMap<String, usize>>,
 }
 
@@ -104,7 +105,7 @@ mod tests {
         assert!(index.set("cluster-a", "web-2", On("rack1-a")));
         assert!(index.set("cluster-b", "web-1", On("rack1-a")));
         assert_eq!(on(&index, "rack1-a"), ["cluster-a", "cluster-b"]);
-        // A migration.
+        // The machine migrates.
         assert!(index.set("cluster-a", "web-1", On("rack1-b")));
         assert_eq!(on(&index, "rack1-b"), ["cluster-a"]);
         assert_eq!(on(&index, "rack1-a"), ["cluster-a", "cluster-b"], "web-2 is still there");

@@ -1,4 +1,5 @@
-//! A Node of a tenant, reduced to the fields that are needed to find it, to copy fields of its host to it, and to drain it.
+//! A Node in a tenant's cluster, reduced to the fields that are needed to find the Node of a machine, to copy fields of
+//! the host to it, and to drain it.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,23 +17,23 @@ use crate::tenant_object::{
     FieldsEntry, MAX_FIELDS, TenantMetadata, is_valid_name, printable_manager,
 };
 
-/// Largest number of bytes of a Node that is stored. A usual Node has less than 4 KiB.
+/// Maximum size of a stored Node in bytes. A Node usually has less than 4 KiB.
 const MAX_NODE_BYTES: usize = 1 << 16;
-/// Number of bytes that a stored Node needs in addition to its texts and to its labels, annotations and taints.
+/// Memory that each stored Node needs, in bytes, in addition to its texts and to its labels, annotations and taints.
 const NODE_OVERHEAD: usize = 256;
-/// Number of bytes that each label, annotation and taint of a stored Node needs in addition to its texts.
+/// Memory that each label, annotation and taint of a stored Node needs, in bytes, in addition to its texts.
 const FIELD_OVERHEAD: usize = 128;
-/// Largest number of taints of a Node.
+/// Maximum number of taints of a Node that are read.
 const MAX_TAINTS: usize = 256;
-/// Largest number of bytes of a value that is stored. Of a longer value, only a digest is stored, which is sufficient
-/// for comparisons.
+/// Maximum length of a stored value, in bytes. Of a longer value, only a digest is stored, which is sufficient for
+/// comparisons.
 const MAX_VALUE_LENGTH: usize = 128;
-/// Largest number of conditions that are read. The kubelet writes five.
+/// Maximum number of conditions of a Node that are read. The kubelet writes five.
 const MAX_CONDITIONS: usize = 64;
 /// Type of the condition that is true if the kubelet is ready.
 const READY: &str = "Ready";
 
-/// A Node in an answer of a tenant's API server. Fields that are not needed are not parsed.
+/// A Node in an answer of a tenant's API server. Only the fields that are needed are parsed.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct NodeObject {
@@ -106,21 +107,21 @@ impl NodeObject {
         self.spec.as_ref()?.provider_id.as_deref()
     }
 
-    /// Returns the taints of the Node, up to 256.
+    /// Returns the taints of the Node, at most 256.
     #[must_use]
     pub fn taints(&self) -> &[NodeTaint] {
         let taints = self.spec.as_ref().and_then(|spec| spec.taints.as_ref());
         taints.map(|taints| taints.items.as_slice()).unwrap_or_default()
     }
 
-    /// Returns the taints that Berth has added, according to the annotation of the Node.
+    /// Returns the taints that Berth has added, which an annotation of the Node lists.
     #[must_use]
     pub fn recorded_taints(&self) -> BTreeSet<NodeTaint> {
         let recorded = self.metadata.annotation(REPLICATED_TAINTS_ANNOTATION);
         recorded.map(parse_recorded).unwrap_or_default()
     }
 
-    /// Returns true if Berth has cordoned the Node, according to its annotation.
+    /// Returns true if an annotation of the Node records that Berth has cordoned it.
     fn is_cordoned_by_berth(&self) -> bool {
         self.metadata.annotation(CORDONED_ANNOTATION).is_some()
     }
@@ -140,7 +141,7 @@ impl NodeObject {
 /// A Node of a tenant.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TenantNode {
-    /// Name of the Node, which is valid as a part of a URL.
+    /// Name of the Node, which is valid as a path segment of a URL.
     pub name: String,
     /// UID of the Node.
     pub uid: String,
@@ -156,24 +157,24 @@ pub struct TenantNode {
     pub labels: BTreeMap<String, NodeField>,
     /// Annotations of the Node.
     pub annotations: BTreeMap<String, NodeField>,
-    /// Taints of the Node, without those that are never copied.
+    /// Taints of the Node, except those with keys that are never copied.
     pub taints: BTreeSet<NodeTaint>,
-    /// Taints that Berth has added, according to the annotation of the Node.
+    /// Taints that Berth has added, which an annotation of the Node lists.
     pub recorded_taints: BTreeSet<NodeTaint>,
 }
 
 /// A label or an annotation of a tenant's Node, and its owners.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeField {
-    /// Value, as [`value_or_digest`] returns it for annotations.
+    /// Value of the label. For an annotation, the result of [`value_or_digest`].
     pub value: String,
     /// True if Berth owns the field through an apply.
     pub is_own: bool,
-    /// Another manager that owns the field.
+    /// Another manager that owns the field; `None` if there is none.
     pub other_manager: Option<String>,
 }
 
-/// Returns a value, or the digest of a long one: annotations may have 256 KiB.
+/// Returns the value itself, or the digest of a long value, because annotations may have 256 KiB.
 #[must_use]
 pub fn value_or_digest(value: &str) -> Cow<'_, str> {
     if value.len() <= MAX_VALUE_LENGTH {
@@ -189,12 +190,13 @@ pub fn value_or_digest(value: &str) -> Cow<'_, str> {
 pub enum UnusableNode {
     /// The name is not a name of an object.
     InvalidName,
-    /// The labels, or other fields, are too long.
+    /// The Node has too many bytes.
     TooLarge,
 }
 
 impl Status {
-    /// Returns the time since which the Node has been ready. An invalid time counts as a time in the past.
+    /// Returns the time since which the Node has been ready; `None` if the Node is not ready. If the time in the
+    /// condition is invalid, a time in the distant past is returned.
     fn ready_since(self) -> Option<Timestamp> {
         let mut conditions = self.conditions.unwrap_or_default().items.into_iter();
         let ready = conditions.find(|one| one.type_ == READY && one.status == "True")?;
@@ -243,7 +245,7 @@ impl TenantNode {
         for entry in metadata.managed_fields.unwrap_or_default().items {
             node.add_owner(&entry, own_manager);
         }
-        // Fields that are never copied need no memory.
+        // Fields with keys that are never copied are not stored.
         let is_kept = |kind: FieldKind| {
             move |key: &String, field: &mut NodeField| {
                 field.is_own || !kind.describes_node_itself(key)
@@ -273,7 +275,7 @@ impl TenantNode {
         }
     }
 
-    /// Returns the approximate number of bytes of the Node.
+    /// Returns the approximate size of the Node in memory, in bytes.
     #[must_use]
     pub fn byte_count(&self) -> usize {
         let fields = self.labels.iter().chain(&self.annotations).map(|(key, field)| {

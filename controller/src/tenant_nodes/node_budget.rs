@@ -1,30 +1,30 @@
-//! Memory for the Nodes of all tenants together. A tenant chooses how many Nodes its API server returns, so the tenants
-//! that store most are refused first:
+//! Limits the memory for the stored Nodes of all tenants together. A tenant determines how many Nodes its API server
+//! returns; therefore, the tenants with the largest lists are the first for which no more bytes are permitted:
 //!
-//! | bytes of all Nodes | a list of Nodes may have |
+//! | total bytes of all lists | a single list of Nodes may have |
 //! |---|---|
 //! | up to 96 MiB | up to 16 MiB |
 //! | up to 192 MiB | its share: 96 MiB divided by the number of lists |
 //! | more | 512 KiB (more than 100 usual Nodes), which are guaranteed |
 //!
-//! A tenant has two lists: the Nodes that are in use, and new ones that are being listed. So all Nodes need at most
-//! 192 MiB and 1 MiB per tenant. Nodes in use that are listed again are replaced in their list, so they need no
-//! further memory, and other tenants cannot take it away during a relist.
+//! A tenant has two lists: the Nodes that are in use, and the new Nodes of a list request that is not complete yet. So all
+//! Nodes need at most 192 MiB, plus 1 MiB per tenant. When a Node in use is listed again, it is replaced in its list. This
+//! needs no further memory, so other tenants cannot displace the Nodes in use during a relist.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Largest number of bytes of a list.
+/// Maximum size of a list, in bytes.
 pub(super) const MAX_BYTES: usize = 1 << 24;
-/// Number of bytes of a list that are never refused.
+/// Size up to which a list is always permitted, in bytes.
 const GUARANTEED_BYTES: usize = 1 << 19;
-/// Number of bytes that all lists share equally. While all lists together have fewer bytes, a list may exceed its
-/// share.
+/// Number of bytes that all lists share equally. As long as all lists together have fewer bytes, a single list may
+/// exceed its share.
 const SHARED_BYTES: usize = 96 << 20;
-/// Number of bytes of all lists up to which a list gets its share. It exceeds [`SHARED_BYTES`], because earlier lists
-/// may have used the shares of later lists.
+/// Total number of bytes of all lists up to which a list is permitted its share. It is larger than [`SHARED_BYTES`],
+/// because lists that were filled earlier may have used the shares of other lists.
 const MAX_SHARED_BYTES: usize = 2 * SHARED_BYTES;
 
-/// Number of bytes of the Nodes of all tenants.
+/// Counts the bytes of the Nodes of all tenants.
 #[derive(Clone, Debug, Default)]
 pub struct NodeBudget(Arc<Mutex<Usage>>);
 
@@ -34,7 +34,7 @@ struct Usage {
     byte_count: usize,
 }
 
-/// Number of bytes of a list of Nodes. They are released when it is dropped.
+/// Number of bytes that a list of Nodes has reserved. Dropping this value releases the bytes.
 #[derive(Debug)]
 pub(super) struct ListBytes {
     budget: NodeBudget,
@@ -56,7 +56,7 @@ impl NodeBudget {
 }
 
 impl Usage {
-    /// Returns true if a list may have this number of bytes, with which all lists have `total` bytes.
+    /// Returns true if a list may have `list_bytes` bytes, so that all lists together have `total` bytes.
     fn permits(self, list_bytes: usize, total: usize) -> bool {
         let share = SHARED_BYTES.checked_div(self.list_count).unwrap_or(SHARED_BYTES);
         list_bytes <= GUARANTEED_BYTES
@@ -66,7 +66,7 @@ impl Usage {
 }
 
 impl ListBytes {
-    /// Adds bytes if they are permitted. Returns true if they are.
+    /// Reserves bytes for the list. Returns false, and reserves none, if the limits do not permit it.
     pub(super) fn reserve(&mut self, count: usize) -> bool {
         let mut usage = self.budget.lock();
         let list_bytes = self.byte_count.saturating_add(count);
@@ -79,8 +79,8 @@ impl ListBytes {
         is_permitted
     }
 
-    /// Changes the number of bytes of a Node from `before`, which are reserved. Returns true if this is permitted. A
-    /// Node that does not grow is always permitted: otherwise the Nodes of other tenants could remove it.
+    /// Changes the reserved bytes of one Node from `before` to `after`. Returns false if the limits do not permit it. A
+    /// Node that does not grow is always permitted: otherwise the Nodes of other tenants could displace it.
     pub(super) fn resize(&mut self, before: usize, after: usize) -> bool {
         match after.checked_sub(before) {
             Some(growth) if growth > 0 => self.reserve(growth),
@@ -91,7 +91,7 @@ impl ListBytes {
         }
     }
 
-    /// Releases bytes that were reserved.
+    /// Releases reserved bytes.
     pub(super) fn release(&mut self, count: usize) {
         let count = count.min(self.byte_count);
         self.byte_count = self.byte_count.saturating_sub(count);
@@ -99,8 +99,8 @@ impl ListBytes {
         usage.byte_count = usage.byte_count.saturating_sub(count);
     }
 
-    /// Moves bytes from another list, in which they are reserved. A list of at most `held` bytes is always permitted.
-    /// Returns true if the list may have these bytes.
+    /// Moves reserved bytes from another list to this list. Returns false if the limits do not permit it. A list of at
+    /// most `held` bytes is always permitted.
     pub(super) fn move_from(&mut self, other: &mut Self, count: usize, held: usize) -> bool {
         let usage = self.budget.lock();
         let count = count.min(other.byte_count);
@@ -113,7 +113,7 @@ impl ListBytes {
         is_permitted
     }
 
-    /// Returns the number of bytes.
+    /// Returns the number of reserved bytes.
     pub(super) const fn byte_count(&self) -> usize {
         self.byte_count
     }
@@ -133,7 +133,7 @@ mod tests {
 
     const NODE: usize = 1 << 12;
 
-    /// Reserves Nodes until one is refused. Returns the number of bytes of the list.
+    /// Reserves bytes for one Node after the other until this is refused. Returns the number of bytes of the list.
     fn fill(list: &mut ListBytes) -> usize {
         while list.reserve(NODE) {}
         list.byte_count()
@@ -183,7 +183,7 @@ mod tests {
     #[test]
     fn all_lists_have_a_limit() {
         let budget = NodeBudget::default();
-        // Each list is filled before the next one exists, so its share is larger than that of the next one.
+        // Each list is filled before the next list exists, so each list gets a larger share than the next one.
         let mut lists = Vec::new();
         for _ in 0..400 {
             let mut list = budget.add_list();

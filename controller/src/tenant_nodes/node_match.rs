@@ -1,28 +1,29 @@
 //! Finds the Node of each machine in a tenant's cluster: by its providerID, or else by its name.
 //!
-//! The tenant chooses both, so a Node may name a machine that it does not run on. The labels of a host then reach another
-//! Node of the same tenant only. If several Nodes name one machine, none of them is its Node.
+//! The tenant determines both, so a Node may claim to be that of another machine. Then the labels of a host only reach
+//! a wrong Node of the same tenant. If several Nodes name the same machine in their providerIDs, none of them is taken
+//! for the Node of this machine.
 
 use std::collections::BTreeMap;
 
 use super::node::{NodeObject, TenantNode};
 
-/// Prefix of the providerID that KubeVirt's cloud controller manager and machine-controller set; the name of the
-/// VirtualMachineInstance follows.
+/// Prefix of the providerID that KubeVirt's cloud controller manager and machine-controller set. The rest is the name
+/// of the VirtualMachineInstance.
 const PROVIDER_ID_PREFIX: &str = "kubevirt://";
 
 /// Node of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeMatch<'n> {
-    /// The Node.
+    /// The Node of the machine.
     Found(&'n TenantNode),
     /// This number of Nodes have the machine's providerID.
     Ambiguous(usize),
-    /// The tenant has no such Node, for example because the machine has not joined yet.
+    /// The machine has no Node, for example because it has not joined the cluster yet.
     None,
 }
 
-/// Index of the Nodes of a tenant by the machine that their providerID names.
+/// Index of the Nodes of a tenant by the machine that the providerID of each Node names.
 #[derive(Clone, Debug, Default)]
 pub struct NodeIndex<'n> {
     by_name: Option<&'n BTreeMap<String, TenantNode>>,
@@ -51,7 +52,8 @@ impl<'n> NodeIndex<'n> {
             None => {}
         }
         let node = self.by_name.and_then(|nodes| nodes.get(machine));
-        // A Node with the name of this machine and the providerID of another machine belongs to the other machine.
+        // If the providerID of this Node names another machine, the Node belongs to that machine, even though its name
+        // is that of the machine sought.
         let node = node.filter(|node| named_machine(node).is_none());
         node.map_or(NodeMatch::None, NodeMatch::Found)
     }
@@ -63,7 +65,7 @@ pub fn named_machine(node: &TenantNode) -> Option<&str> {
     node.provider_id.as_deref()?.strip_prefix(PROVIDER_ID_PREFIX)
 }
 
-/// Returns true if [`NodeIndex::find`] may return this Node for a machine.
+/// Returns true if [`NodeIndex::find`] may return this Node for the machine.
 #[must_use]
 pub fn may_be_node_of(node: &NodeObject, machine: &str) -> bool {
     match node.provider_id().and_then(|id| id.strip_prefix(PROVIDER_ID_PREFIX)) {

@@ -1,4 +1,4 @@
-//! The Nodes of a tenant, in a limited amount of memory.
+//! Store of the Nodes of a tenant, with limited memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,15 +9,15 @@ use super::node_budget::{ListBytes, NodeBudget};
 use super::node_match::named_machine;
 use crate::tenant_object::name_hash;
 
-/// Largest number of Nodes of a tenant, as in a large Kubernetes cluster.
+/// Maximum number of Nodes of a tenant, as Kubernetes supports in one cluster.
 const MAX_NODES: usize = 5_000;
-/// Largest number of omitted Nodes that are counted.
+/// Maximum number of omitted Nodes that are counted.
 const MAX_OMITTED: usize = 10_000;
 
 /// The Nodes of a tenant.
 ///
-/// While a list is received, a Node that is already stored is replaced at once, because there may be no memory for a
-/// second version. Nodes that the list adds or removes take effect when the list is complete.
+/// While a list is received, a Node that is already stored is replaced immediately, because there may be no memory for
+/// a second version. Nodes that the list adds or lacks only take effect when the list is complete.
 #[derive(Debug)]
 pub struct NodeStore {
     budget: NodeBudget,
@@ -29,11 +29,11 @@ pub struct NodeStore {
 /// A list that is not complete yet.
 #[derive(Debug)]
 struct ListProgress {
-    /// Nodes that are not stored yet.
+    /// Nodes in the list that were not stored before.
     added: LimitedNodes,
-    /// Hashes of the names of stored Nodes that were listed again.
+    /// Hashes of the names of stored Nodes that the list contains again.
     kept: BTreeSet<u64>,
-    /// True if a stored Node has changed since the last complete list.
+    /// True if the list has replaced a stored Node by a different version.
     has_changed: bool,
 }
 
@@ -41,7 +41,7 @@ struct ListProgress {
 struct LimitedNodes {
     nodes: BTreeMap<String, TenantNode>,
     bytes: ListBytes,
-    /// Hashes of the names of Nodes that were not stored. A plain counter would count repeated events of one Node.
+    /// Hashes of the names of omitted Nodes. A plain counter would count a Node once for each of its events.
     omitted: BTreeSet<u64>,
 }
 
@@ -52,7 +52,7 @@ impl Default for NodeStore {
 }
 
 impl NodeStore {
-    /// Returns a store without Nodes, which shares the budget with those of other tenants.
+    /// Returns a store without Nodes, which shares `budget` with the stores of other tenants.
     #[must_use]
     pub fn new(budget: &NodeBudget) -> Self {
         Self {
@@ -75,13 +75,13 @@ impl NodeStore {
         self.is_listed
     }
 
-    /// Returns the number of Nodes that are not stored because of their names or a limit, up to 10,000.
+    /// Returns the number of Nodes that are omitted because of their names or a limit, at most 10,000.
     #[must_use]
     pub fn omitted(&self) -> usize {
         self.current.omitted.len()
     }
 
-    /// Returns the machines that a Node may belong to: those that its name and its providerID name.
+    /// Returns the machines to which a Node may belong: that of its name, and that of its providerID.
     #[must_use]
     pub fn machines_of(&self, node: &str) -> BTreeSet<String> {
         let named = self.current.nodes.get(node).and_then(named_machine);
@@ -124,13 +124,13 @@ impl NodeStore {
         }
     }
 
-    /// Returns true if the Nodes have changed since the last complete list.
+    /// Applies a complete list. Returns true if the Nodes have changed since the previous complete list.
     fn complete_list(&mut self) -> bool {
         let list = std::mem::replace(&mut self.list, ListProgress::new(&self.budget));
         let ListProgress { mut added, kept, mut has_changed } = list;
         let current = &mut self.current;
-        // The result is not larger than the larger of the two lists was, so the bytes of each stored Node are
-        // reserved.
+        // The result is not larger than the larger of the two lists was before, so the bytes for all its Nodes are
+        // already reserved.
         let held = current.bytes.byte_count().max(added.bytes.byte_count());
         let names = current.nodes.keys();
         let gone = names.filter(|name| !kept.contains(&name_hash(name))).cloned();
@@ -173,12 +173,13 @@ impl LimitedNodes {
         Some(removed)
     }
 
-    /// Counts a Node that is not stored. Returns true if it was not counted before.
+    /// Counts a Node that is not stored. Returns true if this Node was not counted before.
     fn omit(&mut self, name: &str) -> bool {
         self.omitted.len() < MAX_OMITTED && self.omitted.insert(name_hash(name))
     }
 
-    /// Inserts a Node if it fits. A Node that does not fit any more is removed. Returns true if a Node has changed.
+    /// Inserts a Node if the limits permit it. An earlier version of a Node that does not fit any more is removed.
+    /// Returns true if a Node has changed.
     fn insert(&mut self, object: NodeObject, own_manager: &str) -> bool {
         let (name, before) = (object.name().to_owned(), self.nodes.remove(object.name()));
         let byte_count = before.as_ref().map_or(0, TenantNode::byte_count);
@@ -323,7 +324,7 @@ mod tests {
         assert!(!list(&mut store, nodes("a")), "nothing has changed");
         assert!(list(&mut store, nodes("b")), "each Node has changed");
         assert_eq!((store.nodes().len(), store.omitted()), (100, 0));
-        // A list that is not completed is begun again.
+        // A list that was not completed is started again.
         handle(&mut store, CollectionEvent::ListStarted);
         handle(&mut store, CollectionEvent::Listed(large_node("n-1", "c")));
         assert_eq!(store.list.added.bytes.byte_count(), 0, "the Node is counted once");
@@ -338,13 +339,13 @@ mod tests {
         let mut others: Vec<_> = (0..400).map(|_| budget.add_list()).collect();
         others.iter_mut().for_each(|one| while one.reserve(1 << 16) {});
         for round in 1..=4 {
-            // Each list has the former Nodes, and as many new ones.
+            // Each list contains the Nodes of the previous list, and twenty new ones.
             list(&mut store, (0..20 * round).map(|one| large_node(&format!("n-{one:03}"), "a")));
             let bytes = store.current.bytes.byte_count();
             assert!(bytes <= 1 << 19, "{bytes}");
         }
         assert!(store.nodes().len() >= 20 && store.omitted() > 0, "{}", store.omitted());
-        // All Nodes get new names.
+        // All Nodes are replaced by Nodes with new names.
         let before = store.nodes().len();
         list(&mut store, (0..before).map(|one| large_node(&format!("m-{one:03}"), "a")));
         assert_eq!((store.nodes().len(), store.omitted()), (before, 0));

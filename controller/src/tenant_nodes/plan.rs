@@ -17,9 +17,10 @@ pub struct NodeWrite {
     pub node: String,
     /// UID of the Node: the write must not affect a later Node of the same name.
     pub uid: String,
-    /// Labels and annotations, if they differ.
+    /// Labels and annotations to apply; `None` if they are as desired.
     pub metadata: Option<OwnedMetadata>,
-    /// Taints of Berth that the Node should have, if they differ. Taints of other managers are kept.
+    /// Taints of Berth that the Node should have; `None` if they are as desired. The write does not change taints of
+    /// other managers.
     pub taints: Option<BTreeSet<NodeTaint>>,
 }
 
@@ -37,20 +38,20 @@ pub struct OwnedMetadata {
 pub struct TenantPlan {
     /// Writes that are needed.
     pub writes: Vec<NodeWrite>,
-    /// Nodes with labels, annotations or taints of another manager.
+    /// Names of Nodes, each with a field that is not changed because another manager owns it.
     pub conflicts: Vec<(String, FieldConflict)>,
-    /// Machines that several Nodes name, with the number of Nodes.
+    /// Machines whose names are in the providerIDs of several Nodes, with the number of these Nodes.
     pub ambiguous: Vec<(String, usize)>,
-    /// Number of Nodes whose labels are, or will be, those of their hosts.
+    /// Number of Nodes that have the labels of their hosts, or will have them after the writes.
     pub node_count: usize,
     /// Number of machines that have no Node, or are on no host.
     pub pending_count: usize,
 }
 
-/// Computes the writes for the Nodes of a tenant. `machines` contains its machines with their hosts. `host_fields`
-/// returns the fields to copy from a host; `None` if the host is not known.
+/// Computes the writes for the Nodes of a tenant. `machines` contains the machines of the tenant with their hosts.
+/// `host_fields` returns the fields of a host to be copied; `None` if the host is not known.
 ///
-/// A Node keeps its labels while its machine is on no known host: an unknown fact removes no label.
+/// A Node retains its labels while its machine is on no known host, because missing information must not remove labels.
 #[must_use]
 pub fn plan_tenant(
     machines: &BTreeMap<String, Option<String>>,

@@ -1,26 +1,26 @@
-//! Permissions that Berth needs in a tenant's cluster, as objects for that cluster.
+//! RBAC permissions that Berth needs in a tenant's cluster, as objects to be created in that cluster.
 
 use serde_json::{Value, json};
 
-/// Name of all objects.
+/// Name of the ServiceAccount, the ClusterRole and the ClusterRoleBinding.
 const NAME: &str = "berth-controller";
 /// Namespace of the ServiceAccount in the tenant's cluster.
 const NAMESPACE: &str = "kube-system";
 
-/// API groups, resources and verbs that each tenant grants. All other requests of the controller to a tenant's API
-/// server are refused.
+/// API groups, resources and verbs that each tenant grants. The controller sends no requests that need other
+/// permissions, except for the optional [`STORAGE_RULES`].
 const RULES: [(&str, &str, &[&str]); 4] = [
-    // Labels of hosts; cordoning; the Nodes of machines that are removed.
+    // To copy labels, annotations and taints of hosts, to cordon Nodes, and to delete the Nodes of removed machines.
     ("", "nodes", &["get", "list", "watch", "patch", "delete"]),
-    // Draining.
+    // To drain Nodes.
     ("", "pods", &["list"]),
     ("", "pods/eviction", &["create"]),
     ("storage.k8s.io", "volumeattachments", &["list"]),
 ];
 
-/// Name of the objects with the permissions for StorageClasses.
+/// Name of the ClusterRole and the ClusterRoleBinding for StorageClasses.
 const STORAGE_NAME: &str = "berth-controller-storage";
-/// Permissions for StorageClasses, which are optional.
+/// Optional permissions, to create StorageClasses.
 const STORAGE_RULES: [(&str, &str, &[&str]); 1] =
     [("storage.k8s.io", "storageclasses", &["get", "list", "watch", "create", "patch"])];
 
@@ -69,7 +69,7 @@ fn role_and_binding(name: &str, rules: &[(&str, &str, &[&str])]) -> [Value; 2] {
 mod tests {
     use super::*;
 
-    /// Returns the verbs and resources of the ClusterRole among these objects.
+    /// Returns each verb and resource of the ClusterRole that is among these objects.
     fn permissions(objects: &[Value]) -> Vec<String> {
         let role = objects.iter().find(|object| object["kind"] == "ClusterRole").unwrap();
         let mut all: Vec<String> = Vec::new();

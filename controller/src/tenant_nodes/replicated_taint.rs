@@ -1,4 +1,5 @@
-//! A taint, and the annotation of a tenant's Node with the taints that Berth has added.
+//! A taint that is copied from a host, and the annotation of a tenant's Node that lists the taints that Berth has
+//! added.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -10,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::keys::{FieldKind, MAX_COPIED};
 
-/// A taint. A Node has at most one taint with a key and an effect.
+/// A taint. A Node has at most one taint for each pair of key and effect.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(default)]
 pub struct NodeTaint {
@@ -22,7 +23,7 @@ pub struct NodeTaint {
     pub value: String,
 }
 
-/// The string is not a taint.
+/// Error of a text that is not a taint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a taint must be KEY=VALUE:EFFECT or KEY:EFFECT")]
 pub struct InvalidTaint;
@@ -48,20 +49,20 @@ impl fmt::Display for NodeTaint {
 }
 
 impl NodeTaint {
-    /// Returns a taint of a host.
+    /// Converts a taint of a host.
     #[must_use]
     pub fn of_host(taint: &Taint) -> Self {
         let value = taint.value.clone().unwrap_or_default();
         Self { key: taint.key.clone(), effect: taint.effect.clone(), value }
     }
 
-    /// Returns true if a Node can have only one of the two taints.
+    /// Returns true if both taints have the same key and effect, so that a Node can have only one of them.
     #[must_use]
     pub fn replaces(&self, other: &Self) -> bool {
         self.key == other.key && self.effect == other.effect
     }
 
-    /// Returns the taint as in a Node.
+    /// Returns the taint as JSON, as in `spec.taints` of a Node.
     #[must_use]
     pub fn to_value(&self) -> Value {
         let mut taint = json!({"key": self.key, "effect": self.effect});
@@ -72,8 +73,8 @@ impl NodeTaint {
     }
 }
 
-/// Reads the annotation with the taints that Berth has added. The tenant can write it: entries that are not valid, and
-/// taints that are never copied, are left out.
+/// Parses the annotation that lists the taints that Berth has added. The tenant can also write the annotation: invalid
+/// entries, and taints with keys that are never copied, are omitted.
 #[must_use]
 pub fn parse_recorded(annotation: &str) -> BTreeSet<NodeTaint> {
     let entries = annotation.split(',').take(MAX_COPIED);

@@ -1,4 +1,4 @@
-//! Report about the labels of a tenant's Nodes, for a condition of its TenantCluster.
+//! Report about the labels of a tenant's Nodes, for a condition of the TenantCluster.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,8 @@ use super::plan::TenantPlan;
 use crate::tenants::fault::{Fault, join_names_limited};
 use crate::tenants::status::{PartResult, ReadyPart};
 
-/// Returns the state of the labels. `omitted` is the number of Nodes that exceed the limits.
+/// Returns the state of the labels. `omitted` is the number of Nodes that are not stored because of their names or the
+/// limits.
 ///
 /// # Errors
 /// Returns a fault if some labels could not be copied.
@@ -19,8 +20,8 @@ pub fn report(plan: &TenantPlan, omitted: usize) -> PartResult {
     if omitted > 0 {
         reason = ConditionReason::TooManyNodes;
         faults.push(format!(
-            "{omitted} Nodes have an invalid name, or exceed the limits (5,000 Nodes, 16 MiB, 64 KiB each; less if the \
-             Nodes of all tenants use their memory)"
+            "{omitted} Nodes get no labels, because they have an invalid name or exceed the limits (5,000 Nodes, 16 MiB, 64 KiB \
+             for each Node; less while the Nodes of all tenants exceed the memory of the controller for them)"
         ));
     }
     if !plan.ambiguous.is_empty() {
@@ -29,7 +30,7 @@ pub fn report(plan: &TenantPlan, omitted: usize) -> PartResult {
         let machines: Vec<String> =
             machines.map(|(name, count)| format!("{name} ({count} Nodes)")).collect();
         faults.push(format!(
-            "several Nodes have the spec.providerID of one machine, and get no labels: {}",
+            "Nodes get no labels, because several Nodes have the spec.providerID of the same machine: {}",
             join_names_limited(&machines)
         ));
     }
@@ -47,7 +48,7 @@ pub fn report(plan: &TenantPlan, omitted: usize) -> PartResult {
     Err(Fault::new(reason, faults.join("; ")))
 }
 
-/// Returns the message about the keys that other managers own, each with the managers and the number of Nodes.
+/// Returns the message about the keys that other managers own, with the managers and the number of Nodes for each key.
 fn conflict_text(plan: &TenantPlan) -> String {
     let mut keys: BTreeMap<(FieldKind, &str), (BTreeSet<&str>, usize, &str)> = BTreeMap::new();
     for (node, conflict) in &plan.conflicts {
@@ -100,7 +101,7 @@ mod tests {
         let fault = report(&plan, 7).unwrap_err();
         assert_eq!(fault.reason, ConditionReason::FieldsOwnedByOthers);
         for words in [
-            "7 Nodes have an invalid name",
+            "7 Nodes get no labels, because they have an invalid name",
             "web-3 (2 Nodes)",
             "label rack by kubelet on 1 Nodes such as web-2",
             "zone by kubectl-label, kubelet on 2 Nodes such as web-1",

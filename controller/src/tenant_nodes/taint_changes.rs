@@ -1,9 +1,10 @@
-//! Taints of one Node of a tenant: those to add, those to remove, and those of other managers.
+//! Taints of one Node of a tenant: those that Berth adds or removes, and those of other managers.
 //!
-//! `spec.taints` is an atomic list for server-side apply, and a list without merge keys for a strategic merge patch: both
-//! replace the taints of all managers. Therefore a JSON patch adds and removes single taints; it tests each taint that it
-//! removes. An annotation of the Node lists the taints that Berth has added, and the same patch changes both. A taint
-//! that the annotation does not list, or lists with another value, belongs to another manager and is kept.
+//! For server-side apply, `spec.taints` is an atomic list, and for a strategic merge patch, it is a list without merge
+//! keys: both would replace the taints of all managers. Therefore a JSON patch adds and removes single taints; `test`
+//! operations ensure that the removed taints have not changed. An annotation of the Node lists the taints that Berth
+//! has added; the same patch updates it. A taint that the annotation does not list, or lists with another value,
+//! belongs to another manager and is not changed.
 
 use std::collections::BTreeSet;
 
@@ -21,13 +22,14 @@ use crate::tenant_object::UNKNOWN_MANAGER;
 pub struct TaintPlan {
     /// All taints that Berth owns after the write.
     pub owned: BTreeSet<NodeTaint>,
-    /// True if a write changes a taint or the annotation.
+    /// True if a taint or the annotation must be changed.
     pub is_different: bool,
     /// Taints that are not changed, because other managers own them.
     pub conflicts: Vec<FieldConflict>,
 }
 
-/// Compares the taints that a Node should have with those that it has. `recorded` contains those of the annotation.
+/// Compares the desired taints of a Node with the actual ones. `recorded` contains the taints that the annotation
+/// lists.
 #[must_use]
 pub fn plan_taints(
     desired: &BTreeSet<NodeTaint>,
@@ -46,14 +48,15 @@ pub fn plan_taints(
             Some(_) | None => drop(plan.owned.insert(taint.clone())),
         }
     }
-    // If the annotation kept an entry without its taint, a later taint of another manager would be taken for Berth's.
+    // The annotation must not list a taint that the Node does not have: if another manager added this taint later,
+    // Berth would treat it as its own.
     plan.is_different = *recorded != plan.owned || !plan.owned.is_subset(actual);
     plan
 }
 
-/// Returns the JSON patch that gives a Node the desired taints; `None` if it has them. `node` is the latest version of the
-/// Node. The server refuses the patch if a taint that it removes has changed meanwhile, and also if another manager has
-/// added a taint with the key and the effect of an added one.
+/// Returns the JSON patch after which a Node has the desired taints; `None` if it already has them. `node` is the
+/// latest version of the Node. The server refuses the patch if a taint that it removes has changed meanwhile, or if
+/// another manager has meanwhile added a taint with the key and the effect of an added one.
 #[must_use]
 pub fn taint_patch(desired: &BTreeSet<NodeTaint>, node: &NodeObject) -> Option<Value> {
     let (taints, recorded) = (node.taints(), node.recorded_taints());
@@ -63,7 +66,7 @@ pub fn taint_patch(desired: &BTreeSet<NodeTaint>, node: &NodeObject) -> Option<V
     }
     let mut patch =
         Patch(vec![json!({"op": "test", "path": "/metadata/uid", "value": node.uid()})]);
-    // From the end, because each removal changes the indexes of the taints after it.
+    // The taints are removed from the last to the first, because each removal changes the indexes of all later taints.
     for (at, taint) in taints.iter().enumerate().rev() {
         if recorded.contains(taint) && !plan.owned.contains(taint) {
             let path = format!("/spec/taints/{at}");
@@ -127,7 +130,7 @@ mod tests {
         serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap()
     }
 
-    /// Returns the operations of a patch, as text, without the test of the UID.
+    /// Returns the operations of a patch as text, without the `test` operation for the UID.
     fn patch(desired: &[&str], node: &NodeObject) -> Vec<String> {
         let Some(patch) = taint_patch(&set(desired), node) else { return Vec::new() };
         let text = |one: &Value| {
@@ -185,12 +188,12 @@ mod tests {
         let changed = plan(&["gpu=b:NoSchedule"], &["gpu=x:NoSchedule"], &["gpu=a:NoSchedule"]);
         assert_eq!(changed.conflicts[0].key, "gpu:NoSchedule");
         assert!(changed.owned.is_empty() && changed.is_different, "the record is removed");
-        // A user has removed a taint of Berth's.
+        // A user has removed a taint that Berth had added.
         assert!(plan(&["a:NoSchedule"], &[], &["a:NoSchedule"]).is_different);
     }
 
     proptest! {
-        /// After a write, the second plan is empty, and no taint of another manager has changed.
+        /// After the first plan is applied, a second plan is empty, and no taint of another manager has changed.
         #[test]
         fn a_second_plan_is_empty(
             desired in proptest::collection::btree_map("[a-c]", "[xy]", 0..3),

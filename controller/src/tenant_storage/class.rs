@@ -1,4 +1,4 @@
-//! A StorageClass of a tenant, reduced to the fields that Berth sets or compares.
+//! A StorageClass in a tenant's cluster, reduced to the fields that Berth sets or compares.
 
 use std::collections::BTreeMap;
 
@@ -13,16 +13,16 @@ use crate::tenant_object::{
     FieldsEntry, MAX_FIELDS, TenantMetadata, is_valid_name, printable_manager,
 };
 
-/// Annotation of the default class.
+/// Annotation that marks the default class.
 pub const DEFAULT_ANNOTATION: &str = "storageclass.kubernetes.io/is-default-class";
 /// Old name of [`DEFAULT_ANNOTATION`], which Kubernetes still respects.
 const BETA_DEFAULT_ANNOTATION: &str = "storageclass.beta.kubernetes.io/is-default-class";
-/// Largest number of bytes of a class that is stored. A class of Berth has less than 1 KiB.
+/// Maximum size of a stored class in bytes. A class that Berth creates has less than 1 KiB.
 const MAX_CLASS_BYTES: usize = 1 << 14;
-/// Largest number of parameters. The API server permits 512.
+/// Maximum number of parameters of a class that are read. The API server permits 512.
 const MAX_PARAMETERS: usize = 1024;
 
-/// A StorageClass in an answer of a tenant's API server. Fields that are not needed are not parsed.
+/// A StorageClass in an answer of a tenant's API server. Only the fields that are needed are parsed.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ClassObject {
@@ -59,10 +59,10 @@ impl Versioned for ClassObject {
     }
 }
 
-/// A field of a StorageClass that can change, and that Berth sets.
+/// A mutable field of a StorageClass that Berth sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ClassField {
-    /// The annotation of the default class.
+    /// The annotation that marks the default class.
     DefaultAnnotation,
     /// `allowVolumeExpansion`.
     AllowVolumeExpansion,
@@ -71,7 +71,7 @@ pub enum ClassField {
 }
 
 impl ClassField {
-    /// All fields.
+    /// All variants.
     pub const ALL: [Self; 3] =
         [Self::DefaultAnnotation, Self::AllowVolumeExpansion, Self::AllowedTopologies];
 
@@ -86,25 +86,26 @@ impl ClassField {
     }
 }
 
-/// Owners of a field.
+/// Owners of a field, according to `managedFields`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FieldOwners {
     /// True if Berth owns the field through an apply.
     pub is_own: bool,
-    /// Another manager that owns the field.
+    /// Another manager that owns the field; `None` if there is none.
     pub other_manager: Option<String>,
 }
 
-/// A StorageClass of a tenant.
+/// A StorageClass in a tenant's cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TenantClass {
-    /// Name of the class, which is valid as a part of a URL.
+    /// Name of the class, which is valid as a path segment of a URL.
     pub name: String,
     /// UID of the class.
     pub uid: String,
     /// True if Berth created the class, according to its label.
     pub is_managed: bool,
-    /// True if claims without a class use this class, according to either annotation.
+    /// True if the class is the default class for PersistentVolumeClaims without a class, according to
+    /// [`DEFAULT_ANNOTATION`] or its old name.
     pub is_any_default: bool,
     /// Fields that cannot change.
     pub immutable: ImmutableFields,
@@ -117,11 +118,11 @@ pub struct TenantClass {
 /// Reason why a StorageClass is not stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnusableClass {
-    /// The class is irrelevant to Berth: it has another name, and is not a default class.
+    /// The class does not concern Berth: its name is not one of Berth's, and it is not a default class.
     Irrelevant,
     /// The name is not a valid object name.
     InvalidName,
-    /// The fields are too long.
+    /// The class has too many bytes.
     TooLarge,
 }
 
@@ -212,7 +213,7 @@ impl TenantClass {
         }
     }
 
-    /// Returns the approximate number of bytes of the class.
+    /// Returns the approximate size of the class in memory, in bytes.
     fn byte_count(&self) -> usize {
         let fields = &self.immutable;
         let texts = [&self.name, &self.uid, &fields.provisioner, &fields.reclaim_policy];

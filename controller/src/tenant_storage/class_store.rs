@@ -1,4 +1,4 @@
-//! The StorageClasses of a tenant that concern Berth, in a limited amount of memory.
+//! Store of those StorageClasses in a tenant's cluster that concern Berth, with limited memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,12 +7,12 @@ use berth_runtime::untrusted::CollectionEvent;
 use super::class::{ClassObject, TenantClass, UnusableClass};
 use crate::tenant_object::name_hash;
 
-/// Largest number of classes of a tenant that are stored. Each has at most 16 KiB.
+/// Maximum number of stored classes of a tenant. Each class has at most 16 KiB.
 const MAX_CLASSES: usize = 128;
-/// Largest number of omitted classes that are counted.
+/// Maximum number of omitted classes that are counted.
 const MAX_OMITTED: usize = 1_000;
 
-/// The StorageClasses of a tenant.
+/// The StorageClasses in a tenant's cluster that concern Berth.
 #[derive(Clone, Debug, Default)]
 pub struct ClassStore {
     current: LimitedClasses,
@@ -23,7 +23,7 @@ pub struct ClassStore {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct LimitedClasses {
     classes: BTreeMap<String, TenantClass>,
-    /// Hashes of the names of classes that were not stored.
+    /// Hashes of the names of omitted classes.
     omitted: BTreeSet<u64>,
 }
 
@@ -34,7 +34,7 @@ impl ClassStore {
         &self.current.classes
     }
 
-    /// Returns the number of classes that concern Berth, and are not stored because of a limit, up to 1,000.
+    /// Returns the number of classes that concern Berth but are omitted because of a limit, at most 1,000.
     #[must_use]
     pub fn omitted(&self) -> usize {
         self.current.omitted.len()
@@ -67,7 +67,8 @@ impl LimitedClasses {
         self.classes.remove(name).is_some() || was_omitted
     }
 
-    /// Inserts a class if it fits. A class that does not fit any more is removed. Returns true if a class has changed.
+    /// Inserts a class if the limits permit it. An earlier version of a class that does not fit any more is removed.
+    /// Returns true if a class has changed.
     fn insert(&mut self, object: ClassObject, own_manager: &str) -> bool {
         let name = object.name().to_owned();
         let before = self.classes.get(&name).cloned();

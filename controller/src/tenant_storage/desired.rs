@@ -1,4 +1,4 @@
-//! StorageClasses that each tenant should have.
+//! StorageClasses that each tenant's cluster should have.
 
 use std::collections::BTreeMap;
 
@@ -9,16 +9,18 @@ use super::topology::Topologies;
 
 /// Name of KubeVirt's CSI driver.
 pub const PROVISIONER: &str = "csi.kubevirt.io";
-/// Parameter of KubeVirt's CSI driver: the StorageClass of the infra cluster in which it creates volumes.
+/// Parameter of KubeVirt's CSI driver: name of the StorageClass in the infra cluster with which the driver creates
+/// volumes.
 pub const INFRA_CLASS_PARAMETER: &str = "infraStorageClassName";
-/// Parameter of KubeVirt's CSI driver: the bus of disks. The value is the driver's default, and can be hot-plugged.
+/// Parameter of KubeVirt's CSI driver: bus of the disks. The value is the driver's default, and permits hot-plugging.
 const BUS_PARAMETER: (&str, &str) = ("bus", "scsi");
-/// Prefix of the names of tenants' classes; the rest is the name of the class in the infra cluster. KKP has the same names.
+/// Prefix of the names of the StorageClasses that Berth creates; the rest is the name of the class in the infra
+/// cluster. KKP uses the same names.
 pub const NAME_PREFIX: &str = "kubevirt-";
-/// Largest length of a name in Kubernetes.
+/// Maximum length of an object name in Kubernetes, in characters.
 const MAX_NAME_LENGTH: usize = 253;
 
-/// Fields of a StorageClass that its API server never changes.
+/// Fields of a StorageClass that the API server permits only to be set at the creation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ImmutableFields {
     /// Name of the CSI driver.
@@ -31,39 +33,40 @@ pub struct ImmutableFields {
     pub volume_binding_mode: String,
 }
 
-/// Fields of a StorageClass that can change.
+/// Mutable fields of a StorageClass.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MutableFields {
-    /// True if claims without a class use this class.
+    /// True if the class is the default class for PersistentVolumeClaims without a class.
     pub is_default: bool,
     /// True if volumes can be expanded.
     pub allow_volume_expansion: bool,
-    /// Zones and regions in which the class has storage.
+    /// Zones and regions in which storage of the class is available.
     pub topologies: Topologies,
 }
 
-/// A StorageClass that each tenant should have.
+/// A StorageClass that each tenant's cluster should have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DesiredClass {
-    /// Fields that must be right when the class is created.
+    /// Fields that can be set only at the creation of the class.
     pub immutable: ImmutableFields,
-    /// Fields that are applied again when they differ.
+    /// Fields that are applied again if they differ from the actual ones.
     pub mutable: MutableFields,
 }
 
-/// The StorageClasses that each tenant should have, by name.
+/// The StorageClasses that each tenant's cluster should have, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DesiredClasses {
     /// Classes that can be created.
     pub classes: BTreeMap<String, DesiredClass>,
-    /// Names of listed classes that do not exist in the infra cluster.
+    /// Names of classes that the InfraConfig lists, but that do not exist in the infra cluster.
     pub missing: Vec<String>,
-    /// Names of classes for which the names in tenants' clusters would be too long.
+    /// Names of classes in the infra cluster whose names in tenants' clusters would be too long.
     pub too_long: Vec<String>,
 }
 
 impl DesiredClasses {
-    /// Computes the classes from the list of the InfraConfig and the classes of the infra cluster, by name.
+    /// Computes the desired classes from the list in the InfraConfig and from `infra`, the classes of the infra cluster
+    /// by name.
     #[must_use]
     pub fn new(config: &InfraConfigSpec, infra: &BTreeMap<String, InfraClass>) -> Self {
         let mut listed: BTreeMap<&str, InfraStorageClass> = BTreeMap::new();
@@ -95,13 +98,14 @@ impl DesiredClasses {
         desired
     }
 
-    /// Returns true if tenants should have no class.
+    /// Returns true if tenants' clusters should have no class.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.classes.is_empty() && self.missing.is_empty() && self.too_long.is_empty()
     }
 
-    /// Returns true if a class of a tenant belongs to a class that tenants may use.
+    /// Returns true if `name`, a class in a tenant's cluster, belongs to a class of the infra cluster that tenants may
+    /// use.
     #[must_use]
     pub fn is_permitted(&self, name: &str) -> bool {
         let infra_name = name.strip_prefix(NAME_PREFIX);

@@ -1,4 +1,5 @@
-//! A StorageClass of the infra cluster, reduced to the fields that tenants' classes get from it.
+//! A StorageClass of the infra cluster, reduced to the fields that are copied to the StorageClasses in tenants'
+//! clusters.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +10,7 @@ use serde_json::Value;
 
 use super::topology::Topologies;
 
-/// Annotation with which old releases of KKP selected the classes that tenants get; its value is `true`.
+/// Annotation with which old releases of KKP selected the classes that tenants get. Its value is `true`.
 pub const INITIALIZE_ANNOTATION: &str = "kubevirt-initialization.k8c.io/initialize-sc";
 /// Fields of a StorageClass that [`InfraClass::from_object`] reads.
 const READ_FIELDS: [&str; 3] = ["volumeBindingMode", "allowVolumeExpansion", "allowedTopologies"];
@@ -17,18 +18,18 @@ const READ_FIELDS: [&str; 3] = ["volumeBindingMode", "allowVolumeExpansion", "al
 /// A StorageClass of the infra cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InfraClass {
-    /// True if tenants get the class without an entry in the InfraConfig.
+    /// True if tenants get the class even if the InfraConfig does not list it.
     pub is_initialized: bool,
     /// Binding mode of the class.
     pub volume_binding_mode: Option<VolumeBindingMode>,
     /// True if volumes of the class can be expanded.
     pub allow_volume_expansion: bool,
-    /// Zones and regions in which the class has storage.
+    /// Zones and regions in which storage of the class is available.
     pub topologies: Topologies,
 }
 
 impl InfraClass {
-    /// Reads a class. A field with an invalid value, which the API server does not accept, counts as absent.
+    /// Reads a class. A field with an invalid value, which the API server would not accept, counts as absent.
     #[must_use]
     pub fn from_object(class: &DynamicObject) -> Self {
         let field = |name: &str| class.data.get(name).cloned().unwrap_or_default();
@@ -54,7 +55,7 @@ impl InfraClass {
     }
 }
 
-/// Reads all classes of the infra cluster, by name.
+/// Reads all StorageClasses of the infra cluster, by name.
 #[must_use]
 pub fn read_infra_classes<'c>(
     classes: impl Iterator<Item = &'c DynamicObject>,

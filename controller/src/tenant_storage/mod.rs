@@ -1,13 +1,14 @@
-//! StorageClasses in tenants' clusters for the storage classes of the infra cluster that tenants may use: which classes a
-//! tenant should have, and what must be written. The modules have no side effects. A tenant controls its API server, so all
-//! its objects are input that may be hostile.
+//! StorageClasses in tenants' clusters: determines which StorageClasses a tenant should have for those of the infra
+//! cluster that tenants may use, and plans the necessary writes. The modules do no I/O. A tenant controls its API server,
+//! so all objects in its cluster are input that may be hostile.
 //!
 //! ```text
 //! InfraConfig, infra StorageClasses ──► infra_class ──► desired ──┐
 //! tenant's StorageClasses ──► class ──► class_store ──────────────┴─► plan ──► changes, report
 //! ```
 //!
-//! No class is ever deleted: claims refer to their class by name, also after their volumes were created.
+//! No StorageClass is ever deleted: a PersistentVolumeClaim refers to its StorageClass by name, even after its volume
+//! was created.
 
 pub mod class;
 pub mod class_store;

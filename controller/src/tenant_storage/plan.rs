@@ -1,5 +1,4 @@
-//! Plan for the StorageClasses of a tenant: a closed list of changes, and the classes and fields that are not
-//! changed.
+//! Plan for the StorageClasses in a tenant's cluster: the changes, and the classes and fields that are not changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +10,8 @@ use super::desired::{
     DesiredClass, DesiredClasses, INFRA_CLASS_PARAMETER, ImmutableFields, MutableFields,
 };
 
-/// Apply of a StorageClass, which creates or changes it. There is no other change.
+/// Server-side apply of a StorageClass, which creates or changes the class. There are no other changes: Berth deletes
+/// no class.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClassChange {
     /// Name of the class.
@@ -20,7 +20,7 @@ pub struct ClassChange {
     pub uid: Option<String>,
     immutable: ImmutableFields,
     mutable: MutableFields,
-    /// Fields of `mutable` that Berth owns after the apply.
+    /// Those fields of `mutable` that Berth owns after the apply.
     fields: BTreeSet<ClassField>,
 }
 
@@ -40,17 +40,18 @@ pub struct ClassFieldConflict {
 pub struct ClassPlan {
     /// Changes that are needed.
     pub changes: Vec<ClassChange>,
-    /// Number of classes that are, or will be, as desired.
+    /// Number of desired classes that exist, or will exist after the changes.
     pub class_count: usize,
-    /// Classes whose immutable fields differ, with the names of these fields.
+    /// Classes whose immutable fields differ from the desired ones, with the names of these fields.
     pub immutable: Vec<(String, Vec<&'static str>)>,
-    /// Classes with a desired name that Berth did not create, and that have another driver or another infra class.
+    /// Classes with the name of a desired class that Berth did not create, and that use another driver or another class
+    /// of the infra cluster.
     pub not_owned: Vec<String>,
-    /// Classes that Berth created, and that tenants may not use any more.
+    /// Classes that Berth created, but that tenants may not use any more.
     pub retained: Vec<String>,
     /// Fields that are not changed, because other managers own them.
     pub conflicts: Vec<ClassFieldConflict>,
-    /// Conflict between a desired default class and a default class of the tenant.
+    /// Conflict between a desired default class and the tenant's own default class.
     pub default_conflict: Option<DefaultConflict>,
 }
 
@@ -63,9 +64,10 @@ pub struct DefaultConflict {
     pub existing: String,
 }
 
-/// Computes the changes of the classes of a tenant.
+/// Computes the changes to the classes in a tenant's cluster.
 ///
-/// A tenant's own default class stays the only one: API servers before 1.26 refuse claims if there are two.
+/// If the tenant has its own default class, Berth makes no other class the default: with two default classes, API
+/// servers before 1.26 refuse PersistentVolumeClaims without a class.
 #[must_use]
 pub fn plan_classes(desired: &DesiredClasses, actual: &BTreeMap<String, TenantClass>) -> ClassPlan {
     let mut plan = ClassPlan::default();
@@ -92,7 +94,7 @@ pub fn plan_classes(desired: &DesiredClasses, actual: &BTreeMap<String, TenantCl
     for (name, known) in actual {
         if known.is_managed && !desired.is_permitted(name) {
             plan.retained.push(name.clone());
-            // New claims without a class must not use it.
+            // New PersistentVolumeClaims without a class must not use this class.
             let mutable = MutableFields { is_default: false, ..known.mutable.clone() };
             plan.apply_fields(&mutable, known);
         }
@@ -119,15 +121,16 @@ impl ClassPlan {
         self.apply_fields(&desired.mutable, known);
     }
 
-    /// Adds an apply of a class that exists, if a field or its owner differs. The immutable fields stay.
+    /// Adds an apply of an existing class if a mutable field or its owner differs. The immutable fields are not
+    /// changed.
     fn apply_fields(&mut self, desired: &MutableFields, known: &TenantClass) {
         let (mut fields, mut is_different) = (BTreeSet::new(), false);
         for field in ClassField::ALL {
             let owners = known.owners.get(&field).cloned().unwrap_or_default();
             let is_equal = is_field_equal(desired, &known.mutable, field);
             match owners.other_manager {
-                // A shared owner would conflict with the next change, so a field of another manager is not applied
-                // even if it is equal.
+                // A field of another manager is not applied even if its value is equal: with two owners, the next
+                // change of the value would fail with a conflict.
                 Some(_) if is_equal => {}
                 Some(manager) => {
                     let class = known.name.clone();
@@ -154,7 +157,7 @@ impl ClassPlan {
 }
 
 impl ClassChange {
-    /// Returns the body of the apply, with all fields that Berth owns.
+    /// Returns the body of the apply request, with all fields that Berth owns.
     #[must_use]
     pub fn body(&self) -> Value {
         let immutable = &self.immutable;
@@ -193,7 +196,7 @@ impl ClassChange {
     }
 }
 
-/// Returns true if a field has a value in an apply. An empty list of topologies has none.
+/// Returns true if an apply sets the field. An empty list of topologies is not set.
 fn is_set(fields: &MutableFields, field: ClassField) -> bool {
     field != ClassField::AllowedTopologies || !fields.topologies.is_empty()
 }

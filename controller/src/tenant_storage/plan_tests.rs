@@ -34,7 +34,7 @@ fn default_class() -> MutableFields {
     MutableFields { is_default: true, ..MutableFields::default() }
 }
 
-/// Applies a change as an API server does: Berth owns exactly the fields of the body.
+/// Applies a change as an API server does: afterwards, Berth owns exactly the fields in the body.
 fn apply(classes: &mut BTreeMap<String, TenantClass>, change: &ClassChange) {
     let known = classes.get(&change.name);
     assert_eq!(known.map(|class| class.uid.clone()), change.uid);
@@ -77,7 +77,7 @@ fn read(object: Value) -> TenantClass {
     TenantClass::from_object(object, MANAGER).unwrap()
 }
 
-/// Applies all changes until there is none.
+/// Plans and applies changes until a plan has none. Returns this plan.
 fn converge(desired: &DesiredClasses, classes: &mut BTreeMap<String, TenantClass>) -> ClassPlan {
     for change in plan_classes(desired, classes).changes {
         apply(classes, &change);
@@ -133,7 +133,7 @@ fn removed_classes_stay_and_are_not_the_default() {
     assert_eq!(plan.retained, ["kubevirt-fast"]);
     let mutable = &classes["kubevirt-fast"].mutable;
     assert!(!mutable.is_default && mutable.allow_volume_expansion);
-    // The class is still listed, and missing in the infra cluster only.
+    // The InfraConfig still lists the class, which only the infra cluster lacks.
     let missing = DesiredClasses { missing: vec!["fast".to_owned()], ..DesiredClasses::default() };
     assert_eq!(plan_classes(&missing, &classes), ClassPlan::default());
 }
@@ -223,7 +223,7 @@ fn tenant_class() -> impl Strategy<Value = TenantClass> {
 }
 
 proptest! {
-    /// After the changes, the second plan is empty; no class of another owner has changed, and no class was deleted.
+    /// After the changes, a second plan is empty. No class of another owner has changed, and no class was deleted.
     #[test]
     fn a_second_plan_is_empty(
         wanted in proptest::collection::btree_map("[a-c]", mutable_fields(), 0..3),

@@ -1,4 +1,4 @@
-//! Report about the StorageClasses of a tenant, for a condition of its TenantCluster.
+//! Report about the StorageClasses in a tenant's cluster, for a condition of the TenantCluster.
 
 use berth_api::ConditionReason;
 
@@ -7,10 +7,11 @@ use super::plan::{ClassPlan, DefaultConflict};
 use crate::tenants::fault::{Fault, join_names_limited};
 use crate::tenants::status::{PartResult, ReadyPart, join_faults};
 
-/// Returns the state of the classes. `omitted` is the number of classes that exceed the limits.
+/// Returns the state of the classes. `omitted` is the number of classes that are not stored because of their names or
+/// the limits.
 ///
 /// # Errors
-/// Returns a fault if classes are not as desired, or are not permitted any more.
+/// Returns a fault if classes are not as desired, or may not be used any more.
 pub fn report(desired: &DesiredClasses, plan: &ClassPlan, omitted: usize) -> PartResult {
     let mut faults = Vec::new();
     let mut add = |reason, message| faults.push(Fault::new(reason, message));
@@ -21,8 +22,9 @@ pub fn report(desired: &DesiredClasses, plan: &ClassPlan, omitted: usize) -> Par
         add(
             ConditionReason::ImmutableFieldsDiffer,
             format!(
-                "StorageClasses in the tenant's cluster have other values in fields that cannot change: {}; to have them \
-                 created again: kubectl delete storageclass NAME in the tenant's cluster; volumes and claims stay",
+                "StorageClasses in the tenant's cluster have other values of immutable fields than desired: {}; to replace \
+                 a class: kubectl delete storageclass NAME in the tenant's cluster; existing volumes and \
+                 PersistentVolumeClaims stay",
                 join_names_limited(&classes)
             ),
         );
@@ -70,9 +72,9 @@ pub fn report(desired: &DesiredClasses, plan: &ClassPlan, omitted: usize) -> Par
         add(
             ConditionReason::StorageClassesRetained,
             format!(
-                "StorageClasses stay in the tenant's cluster, because claims may use them, but are not in \
-                 spec.infraStorageClasses of the InfraConfig any more: {}; when no claim uses a class: kubectl delete \
-                 storageclass NAME in the tenant's cluster",
+                "StorageClasses are no longer in spec.infraStorageClasses of the InfraConfig, but stay in the tenant's \
+                 cluster, because PersistentVolumeClaims may use them: {}; when no claim uses a class any more: kubectl \
+                 delete storageclass NAME in the tenant's cluster",
                 join_names_limited(&plan.retained)
             ),
         );

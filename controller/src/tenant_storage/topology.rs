@@ -1,4 +1,4 @@
-//! Topologies of a StorageClass: the zones and regions in which it has storage.
+//! Topologies of a StorageClass: the zones and regions in which its storage is available.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,18 +6,18 @@ use berth_runtime::untrusted::BoundedVec;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// Label of Nodes with their zone.
+/// Label of Nodes that contains their zone.
 const ZONE_KEY: &str = "topology.kubernetes.io/zone";
-/// Label of Nodes with their region.
+/// Label of Nodes that contains their region.
 const REGION_KEY: &str = "topology.kubernetes.io/region";
-/// Largest number of terms of a class.
+/// Maximum number of terms in the `allowedTopologies` of a class.
 const MAX_TERMS: usize = 64;
-/// Largest number of requirements of a term.
+/// Maximum number of requirements of a term.
 const MAX_REQUIREMENTS: usize = 16;
-/// Largest number of values of a requirement.
+/// Maximum number of values of a requirement.
 const MAX_VALUES: usize = 256;
 
-/// `allowedTopologies` of a StorageClass, as its API has it.
+/// `allowedTopologies` of a StorageClass, as in the Kubernetes API.
 pub type TopologyObjects = BoundedVec<TermObject, MAX_TERMS>;
 
 /// A term of `allowedTopologies`.
@@ -34,10 +34,10 @@ struct RequirementObject {
     values: Option<BoundedVec<String, MAX_VALUES>>,
 }
 
-/// Requirements that are all met by the Nodes of a topology: the permitted values of each label.
+/// Term of a topology: the permitted values of each label. A Node belongs to the topology if it meets all of them.
 type Term = BTreeMap<String, BTreeSet<String>>;
 
-/// Topologies in which a class has storage, without an order; no term means all topologies.
+/// Topologies in which the storage of a class is available, as a set of terms. The empty set means all topologies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Topologies(BTreeSet<Term>);
 
@@ -77,27 +77,28 @@ impl Topologies {
         Some(Self(all))
     }
 
-    /// Returns the topologies if they consist of zones and regions, which Nodes of tenants also have; otherwise none.
+    /// Returns the topologies if all their labels are zones and regions, which the Nodes of tenants also have;
+    /// otherwise returns no topologies.
     #[must_use]
     pub fn only_zones(self) -> Self {
         let mut keys = self.0.iter().flat_map(BTreeMap::keys);
         if keys.all(|key| key == ZONE_KEY || key == REGION_KEY) { self } else { Self::default() }
     }
 
-    /// Returns true if the class has storage in all topologies.
+    /// Returns true if the storage of the class is available in all topologies.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Returns the approximate number of bytes.
+    /// Returns the approximate size in memory, in bytes.
     #[must_use]
     pub fn byte_count(&self) -> usize {
         let texts = self.0.iter().flatten().flat_map(|(key, values)| values.iter().chain([key]));
         texts.fold(0, |sum, text| sum.saturating_add(text.len()).saturating_add(48))
     }
 
-    /// Returns `allowedTopologies` as in a StorageClass.
+    /// Returns the topologies as `allowedTopologies` of a StorageClass.
     #[must_use]
     pub fn to_json(&self) -> Value {
         let term = |term: &Term| {

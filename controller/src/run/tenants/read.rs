@@ -21,8 +21,8 @@ use crate::tenants::kubeconfig_secret::KubeconfigSecret;
 use crate::tenants::load_balancer_service::LoadBalancerService;
 use crate::tenants::pool_use::PoolUse;
 
-/// Age after which a kubeconfig that is not watched is read again. The first value is for a valid kubeconfig, the
-/// second value for an invalid or missing kubeconfig.
+/// Age after which a kubeconfig that no watch delivers is read again. The first value is for a valid kubeconfig, the
+/// second value for an invalid or missing one.
 const KUBECONFIG_CACHE_TTL: (Duration, Duration) =
     (Duration::from_secs(600), Duration::from_secs(30));
 
@@ -37,7 +37,7 @@ pub(super) struct ObservedState {
     pub(super) tenants: Vec<Arc<TenantCluster>>,
     /// Services of type LoadBalancer in the tenant's namespace.
     pub(super) load_balancers: Vec<LoadBalancerService>,
-    /// Pools of load balancers and addresses of Services, of all tenants.
+    /// Address pools of load balancers, and addresses of Services, of all tenants.
     pub(super) pool_use: PoolUse,
     /// Host of the tenant's own API server, or the reason why it is unknown.
     pub(super) api_server: Result<ApiServerResult, Error>,
@@ -68,8 +68,9 @@ impl TenantContext {
         }
     }
 
-    /// Returns the host of the tenant's own API server, if the tenant has one. Usually, the connection to the tenant
-    /// watches the Secret. If the watch has no answer yet, the Secret is read.
+    /// Returns the host of the tenant's own API server, if the tenant has a kubeconfig. Usually, the connection to the
+    /// tenant watches the Secret with the kubeconfig. If this watch has delivered no answer yet, the Secret is read
+    /// here.
     async fn api_server(&self, tenant: &TenantCluster) -> Result<ApiServerResult, Error> {
         let Some(reference) = &tenant.spec.kubeconfig_secret_ref else { return Ok(Ok(None)) };
         let name = tenant.name_any();
@@ -92,7 +93,7 @@ impl TenantContext {
         let ttl = if result.is_ok() { KUBECONFIG_CACHE_TTL.0 } else { KUBECONFIG_CACHE_TTL.1 };
         let expires = Instant::now().checked_add(ttl);
         let mut all = self.kubeconfigs.lock().unwrap_or_else(PoisonError::into_inner);
-        // The watch may have delivered the kubeconfig during the read.
+        // The watch may have delivered the kubeconfig during this read.
         let is_watched = |one: &&CachedKubeconfig| one.secret == secret && one.expires.is_none();
         if let Some(watched) = all.get(&name).filter(is_watched) {
             return Ok(watched.result.clone());
@@ -110,8 +111,8 @@ impl TenantContext {
         let fault = |message: String| Err(Fault::new(ConditionReason::InvalidKubeconfig, message));
         let api: Api<Secret> = Api::namespaced(self.client.clone(), namespace);
         let read = none_if_not_found(api.get(name).await);
-        // In the tenant's own namespace, a missing permission is an error that is retried: the RoleBinding was
-        // created a moment ago, and takes effect soon.
+        // In the tenant's own namespace, a missing permission is a temporary error, which is retried: the controller
+        // has just created the RoleBinding, which takes effect a moment later.
         let read = if reference.is_own() { read.map(Ok) } else { catch_forbidden(read) };
         let secret = match with_request(format!("get {description}"), read)? {
             Ok(Some(secret)) => secret,

@@ -23,29 +23,29 @@ use crate::tenants::objects::attachment::TenantCount;
 use crate::tenants::prefixes::grant::TenantPrefixes;
 use crate::tenants::status::{self, TenantParts};
 
-/// Delay of the next reconcile after a fault that may disappear without an event.
+/// Delay before the next reconcile after a fault that may disappear without an event.
 const RETRY_DELAY: Duration = Duration::from_secs(15);
 
-/// Reasons of faults for which the API server returned an error.
+/// Reasons of faults that are caused by an error of the API server.
 const API_ERROR_REASONS: [ConditionReason; 2] =
     [ConditionReason::ApplyFailed, ConditionReason::DeleteFailed];
 
-/// Reconciles a tenant. Returns the delay of the next reconcile; `None` if the resync period applies.
+/// Reconciles a tenant. Returns the delay before the next reconcile; `None` if only the resync period applies.
 pub(super) async fn reconcile(
     context: &TenantContext,
     tenant: TenantCluster,
 ) -> Result<Option<Duration>, Error> {
-    // 1. Prepare (client required): finalizer, namespace, and the permission to read Secrets in it.
+    // 1. Prepare (client required): finalizer, namespace, and the permission to read Secrets in this namespace.
     let tenant = context.ensure_finalizer(tenant).await?;
     let namespace = context.prepare_namespace(&tenant).await?;
     // 2. Read (client required).
     let observed = context.read_observed_state(&tenant, namespace).await;
     // 3. Validate (needs no client).
     let network = resolve_host_network(&tenant, &observed.hosts).map(|network| {
-        // The NetworkAttachmentDefinition and the status have the same MTU.
+        // The NetworkAttachmentDefinition and the status use this same MTU.
         network.map(|network| mtu::with_last_known_mtu(network, &tenant))
     });
-    // 4. Claim a VLAN or VNI, and prefixes (client required), regardless of the state of the namespace.
+    // 4. Claim a VLAN or VNI, and prefixes (client required), whatever the state of the namespace.
     let (tenant, claimed) = context.ensure_claim(tenant, &network).await?;
     let id = retained_id(&tenant, &claimed);
     let hosts = readiness(&tenant, id, &observed.hosts);
@@ -84,8 +84,8 @@ pub(super) async fn reconcile(
     requeue_delay(&parts)
 }
 
-/// Returns the VLAN or VNI of a tenant: the claimed number or, if there is a fault because hosts are missing or their
-/// networks differ, the number in the status.
+/// Returns the VLAN or VNI of a tenant for its status: the claimed number. If the claim failed because the network
+/// cannot be determined, or must not change, returns the number that is already in the status.
 fn retained_id(
     tenant: &TenantCluster,
     claimed: &Result<Option<ClaimedId>, Fault>,
@@ -111,11 +111,12 @@ fn namespace_terminating_fault(tenant: &TenantCluster) -> Fault {
     Fault::new(ConditionReason::NamespaceTerminating, message)
 }
 
-/// Returns the delay of the next reconcile; `None` if there is no fault. If the API server returned an error, returns
-/// an error, so that the backoff applies.
+/// Returns the delay before the next reconcile; `None` if there is no fault. Returns an error if the API server
+/// returned one, so that the backoff applies.
 fn requeue_delay(parts: &TenantParts) -> Result<Option<Duration>, Error> {
     let all = [&parts.network, &parts.policies, &parts.objects].into_iter().chain(&parts.exposure);
-    // These faults are retried, because the prefix of another tenant may become free without an event.
+    // After these faults, the reconcile is retried, because the prefix of another tenant may become free without an
+    // event.
     let needs_prefix = |fault: &&Fault| {
         matches!(fault.reason, ConditionReason::PoolExhausted | ConditionReason::PrefixInUse)
     };
@@ -129,8 +130,8 @@ fn requeue_delay(parts: &TenantParts) -> Result<Option<Duration>, Error> {
 }
 
 impl TenantContext {
-    /// Sets the state of the tenant's prefixes and addresses. The reconciler of MachineDeployments creates the
-    /// AddressClaims.
+    /// Sets the state of the parts that concern the tenant's prefixes and addresses. The reconciler of
+    /// MachineDeployments creates the AddressClaims.
     fn report_addresses(
         &self,
         tenant: &TenantCluster,
@@ -153,8 +154,8 @@ impl TenantContext {
         parts.prefixes = prefixes.prefixes;
     }
 
-    /// Claims a VLAN or VNI for a tenant and records it in the tenant's status, from which the reconciler of hosts
-    /// reads it.
+    /// Claims a VLAN or VNI for a tenant and records the number in the tenant's status, from which the reconciler of
+    /// hosts reads it.
     async fn ensure_claim(
         &self,
         tenant: TenantCluster,

@@ -1,5 +1,5 @@
-//! Watches the Services of type LoadBalancer in tenants' namespaces: NetworkPolicies open their ports, and their
-//! addresses stay in pools.
+//! Watches the Services of type LoadBalancer in tenants' namespaces: NetworkPolicies permit traffic to the ports of
+//! these Services, and the address of an existing Service must stay in an address pool.
 
 use std::sync::Arc;
 
@@ -15,15 +15,15 @@ use crate::tenants::load_balancer_service::LoadBalancerService;
 use crate::tenants::objects::ObjectKind;
 use crate::tenants::pool_use::ServiceAddress;
 
-/// Store of all Services. Only Services of type LoadBalancer have content.
+/// Store of all Services. The content of Services of other types than LoadBalancer is not stored.
 #[derive(Debug)]
 pub(super) struct ServiceWatch {
     informer: OptionalInformer,
 }
 
 impl ServiceWatch {
-    /// Starts the watch. `changed` is called with the tenant in whose namespace a Service of type LoadBalancer changes.
-    /// The returned future runs the watch and does not end.
+    /// Starts the watch. When a Service of type LoadBalancer changes, `changed` is called with the tenant in whose
+    /// namespace the Service is. The returned future runs the watch and never ends.
     pub(super) fn start(
         client: &Client,
         changed: impl Fn(&str) + Send + Sync + 'static,
@@ -76,7 +76,7 @@ impl ServiceWatch {
     }
 }
 
-/// Returns the addresses of a Service in a tenant's namespace. Addresses that cannot be parsed are ignored.
+/// Returns the addresses of a Service that is in a tenant's namespace. Addresses that cannot be parsed are ignored.
 fn service_addresses(service: &DynamicObject) -> Vec<ServiceAddress> {
     let namespace = service.namespace().unwrap_or_default();
     let Some(tenant) = namespace.strip_prefix(TENANT_PREFIX) else { return Vec::new() };
@@ -90,7 +90,7 @@ fn service_addresses(service: &DynamicObject) -> Vec<ServiceAddress> {
     parsed.map(one).collect()
 }
 
-/// Removes the content of Services of other types, and metadata that is not used.
+/// Removes the content of Services of other types than LoadBalancer, and unused metadata of all Services.
 fn keep_load_balancers(object: &mut DynamicObject) {
     let (spec, status) = (object.data["spec"].take(), object.data["status"].take());
     let ingress = status["loadBalancer"]["ingress"].as_array().into_iter().flatten();

@@ -1,5 +1,5 @@
-//! Stores of the objects on which tenants depend. Changes of these objects trigger reconciles of the affected
-//! tenants.
+//! Stores of the objects on which the objects of tenants depend. A change of a stored object triggers reconciles of the
+//! affected tenants.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -34,8 +34,8 @@ use berth_runtime::watch::{OptionalInformer, OptionalKind};
 
 pub(super) type ReconcileQueue = UnboundedReceiver<ReconcileRequest<TenantCluster>>;
 
-/// Time for which changes of hosts are collected before tenants are reconciled. One change of a host affects many
-/// tenants.
+/// Time for which changes of hosts are collected before tenants are reconciled, because one change of a host affects
+/// many tenants.
 const DEBOUNCE: Duration = Duration::from_millis(500);
 
 /// Informers that the reconciler of tenants shares with other reconcilers.
@@ -43,11 +43,11 @@ const DEBOUNCE: Duration = Duration::from_millis(500);
 pub struct TenantInformers {
     /// All tenants.
     pub tenants: Informer<TenantCluster>,
-    /// All claims of VLANs and VNIs.
+    /// All VlanClaims, which lock VLANs and VNIs.
     pub vlan_claims: Informer<VlanClaim>,
-    /// All claims of prefixes.
+    /// All PrefixClaims.
     pub prefix_claims: Informer<PrefixClaim>,
-    /// All claims of addresses.
+    /// All AddressClaims.
     pub addresses: AddressStore,
     /// All InfraConfigs.
     pub configs: Informer<InfraConfig>,
@@ -76,7 +76,7 @@ impl TenantInformers {
     }
 }
 
-/// Time of a write, and the object in the response of the API server. The watch delivers the same object soon.
+/// Time of a write, and the object in the response of the API server, which the watch delivers soon.
 pub(super) type RecentWrite = (Instant, DynamicObject);
 
 /// Stores of the reconciler of tenants.
@@ -91,21 +91,21 @@ pub(super) struct Stores {
     pub(super) triggers: Arc<TenantTriggers>,
 }
 
-/// Functions that trigger reconciles of tenants, and their state.
+/// Triggers reconciles of tenants after changes of stored objects.
 #[derive(Debug)]
 pub(super) struct TenantTriggers {
     queue: UnboundedSender<ReconcileRequest<TenantCluster>>,
-    /// Tenants that are affected by changes of hosts, but whose reconciles have not been triggered yet.
+    /// Tenants that are affected by changes of hosts, and whose reconciles are not triggered yet.
     affected_tenants: Mutex<AffectedTenants>,
     affected_changed: Notify,
-    /// Notified when a claim or a tenant changes.
+    /// Wakes the garbage collection when a claim or a tenant changes.
     pub(super) claims_changed: Notify,
-    /// Objects from the responses to writes, kept until the watch delivers them.
+    /// Objects in the responses to writes, which are retained until the watch delivers them.
     pub(super) recent_writes: Mutex<BTreeMap<(ObjectKind, String, String), RecentWrite>>,
 }
 
 impl Stores {
-    /// Starts all watches. The returned future runs the watches and does not end.
+    /// Starts all watches. The returned future runs the watches and never ends.
     pub(super) fn start(
         client: &Client,
         shared_informers: TenantInformers,
@@ -196,7 +196,8 @@ impl Stores {
                     stores.handle_claim_change(change, |claim| &claim.spec.tenant);
                 },
             ),
-            // Many claims of a tenant change at the same time, so they are debounced like changes of hosts.
+            // These changes are debounced like changes of hosts, because many AddressClaims of a tenant change at the
+            // same time.
             self.handle_changes(
                 addresses.informer().subscribe(),
                 |stores, change: Change<AddressClaim>| {
@@ -218,7 +219,7 @@ impl Stores {
         ]
     }
 
-    /// Triggers the tenant of a claim, and the garbage collection of claims.
+    /// Triggers a reconcile of the tenant of a claim, and the garbage collection of claims.
     fn handle_claim_change<K>(&self, change: Change<K>, tenant: fn(&K) -> &str) {
         self.triggers.claims_changed.notify_one();
         match changed_object(change) {
@@ -265,13 +266,13 @@ impl Stores {
         for kind in self.kinds.values() {
             kind.wait_until_ready().await;
         }
-        // Derives the states of all hosts again, because a store may receive its first list before the task above has
-        // handled the changes.
+        // The states of all hosts are derived again, because a store may have received its first list before the task
+        // above handles this change.
         self.rebuild_all_hosts();
         self.triggers.trigger_all();
     }
 
-    /// Returns the store of a kind; `None` if objects of the kind are not stored here.
+    /// Returns the store of a kind; `None` if objects of this kind are not stored here.
     pub(super) fn store_of_kind(&self, kind: ObjectKind) -> Option<&OptionalInformer> {
         self.kinds.get(&kind)
     }
@@ -281,7 +282,7 @@ impl Stores {
         self.hosts.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
-    /// Derives the state of a changed host again, and triggers the tenants that the change affects.
+    /// Derives the state of a changed host again, and triggers reconciles of the tenants that the change affects.
     fn handle_host_change<K: Resource<DynamicType = ()>>(&self, change: Change<K>) {
         match changed_object(change) {
             Some(object) => self.rebuild_hosts(vec![object.name_any()]),
@@ -378,8 +379,8 @@ impl TenantTriggers {
     }
 }
 
-/// Returns the changed object, or the last state of a deleted object; `None` after a relist, when any object may have
-/// changed.
+/// Returns the changed object, or the last version of a deleted object; `None` after a relist, because any object may
+/// have changed.
 fn changed_object<K>(change: Change<K>) -> Option<Arc<K>> {
     match change {
         Change::Relisted => None,
@@ -387,8 +388,8 @@ fn changed_object<K>(change: Change<K>) -> Option<Arc<K>> {
     }
 }
 
-/// Returns true if the pool of load balancer addresses of a tenant has changed. Such a change may affect every tenant,
-/// because pools must not overlap.
+/// Returns true if the load balancer addresses that a tenant requests have changed. Such a change may affect every
+/// tenant, because the address pools must not overlap.
 fn changes_load_balancers(change: &Change<TenantCluster>) -> bool {
     fn pool(tenant: Option<&Arc<TenantCluster>>) -> Option<&LoadBalancers> {
         tenant?.spec.exposure.as_ref()?.load_balancers.as_ref()
@@ -399,11 +400,11 @@ fn changes_load_balancers(change: &Change<TenantCluster>) -> bool {
     }
 }
 
-/// Returns the function that removes unused fields of objects of a kind. If objects of the kind are only compared, the
-/// function also packs their content as JSON text.
+/// Returns the function that removes unused fields of objects of a kind. If objects of this kind are only compared, the
+/// function also packs their content as JSON text, to save memory.
 fn trim_function(kind: ObjectKind) -> fn(&mut DynamicObject) {
     match kind {
-        // The content of definitions is not packed, because all definitions are searched for VLANs.
+        // NetworkAttachmentDefinitions are not packed, because all of them are searched for VLANs.
         ObjectKind::NetworkAttachmentDefinition => |object| object.metadata.managed_fields = None,
         _ => |object| {
             object.metadata.managed_fields = None;
@@ -414,9 +415,9 @@ fn trim_function(kind: ObjectKind) -> fn(&mut DynamicObject) {
 
 fn label_selector(kind: ObjectKind) -> Option<String> {
     match kind {
-        // Definitions of other users are watched too, because the VLANs in them are in use.
+        // NetworkAttachmentDefinitions that other users created are also watched, because the VLANs in them are in use.
         ObjectKind::NetworkAttachmentDefinition => None,
-        // Namespaces that Berth did not create are watched too, if they have the label of a tenant.
+        // Namespaces that Berth did not create are also watched, if they have the label of a tenant.
         ObjectKind::Namespace => Some(TENANT_LABEL.to_owned()),
         _ => Some(format!("{}={}", MANAGED_BY_LABEL.0, MANAGED_BY_LABEL.1)),
     }

@@ -11,8 +11,8 @@ use crate::tenants::network_id::NetworkId;
 use crate::tenants::status;
 
 impl TenantContext {
-    /// Writes a tenant's VLAN or VNI to its status, from which the reconciler of hosts reads it. If two controllers
-    /// have claimed different numbers, the API server accepts the first write and refuses the second write.
+    /// Writes a tenant's VLAN or VNI to its status, from which the reconciler of hosts reads the number. If two
+    /// controllers have claimed different numbers, the API server accepts only the first of the two writes.
     pub(super) async fn record_network_id(
         &self,
         tenant: TenantCluster,
@@ -32,7 +32,7 @@ impl TenantContext {
         )
     }
 
-    /// Writes the status of a tenant if it differs, and emits an Event for each new fault.
+    /// Writes the status of a tenant if it has changed, and emits an Event for each new fault.
     pub(super) async fn update_status(
         &self,
         tenant: &TenantCluster,
@@ -43,14 +43,13 @@ impl TenantContext {
         }
         let name = tenant.name_any();
         let params = PatchParams::apply(TENANTS_FIELD_MANAGER).force();
-        // The write contains the resource version: a status that was built from a stale object must not overwrite the
-        // VLAN in a newer version.
+        // The write contains the resource version, so that a status that was built from a stale object does not
+        // overwrite the VLAN in a newer version.
         let body = Patch::Apply(status::apply_body(tenant, desired, true));
         let result = self.tenants_api().patch_status(&name, &params, &body).await;
         with_request(format!("patch status of TenantCluster {name}"), result)?;
         for one in desired.conditions.iter().filter(|one| one.status == "False") {
-            // The controller emits no Events for these conditions, because they change all the time while a tenant
-            // starts.
+            // For these conditions no Events are emitted, because they change all the time while a tenant starts.
             if ["Ready", "HostsReady"].contains(&one.type_.as_str()) {
                 continue;
             }

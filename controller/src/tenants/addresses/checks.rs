@@ -1,4 +1,4 @@
-//! Checks of the fields of a pool.
+//! Checks of the fields of an address pool.
 
 use std::net::IpAddr;
 
@@ -8,19 +8,19 @@ use ipnet::IpNet;
 
 use super::family::Family;
 
-/// Checks of the fields of one pool. A problem has the field, the value and the remedy.
+/// Checks of the fields of one address pool. A problem names the field, the value and the remedy.
 #[derive(Clone, Copy)]
 pub(in crate::tenants) struct PoolCheck<'a> {
-    /// Field that contains the pool.
+    /// Path of the field that contains the pool.
     pub(in crate::tenants) field: &'a str,
-    /// Family of the pool.
+    /// Address family of the pool.
     pub(in crate::tenants) family: Family,
     /// Network of the pool.
     pub(in crate::tenants) cidr: IpNet,
 }
 
 impl PoolCheck<'_> {
-    /// Returns a problem of a field of the pool.
+    /// Returns the text of a problem of a field of the pool.
     pub(in crate::tenants) fn problem(
         self,
         field: &str,
@@ -30,15 +30,15 @@ impl PoolCheck<'_> {
         format!("{}.{field}: {value} {message}", self.field)
     }
 
-    /// Returns the problem of the network. The other fields can be checked only against a valid network.
+    /// Returns the problem of the `cidr`. The other fields can be checked only if the `cidr` is valid.
     pub(in crate::tenants) fn find_problem_of_cidr(self) -> Option<String> {
         let Self { family, cidr, .. } = self;
         let problem = |message: &str| Some(self.problem("cidr", cidr, message));
         if Family::of(cidr.addr()) != family {
             return problem(&format!("is not an {} network", family.name()));
         }
-        // RFC 3021 and RFC 6164 allow networks of two hosts, but not with a gateway, name servers and replacements of
-        // machines, so Berth refuses them.
+        // RFC 3021 (IPv4) and RFC 6164 (IPv6) permit networks of two addresses. Berth refuses them: a network also
+        // needs addresses for a gateway, name servers and replacements of machines.
         if cidr.max_prefix_len().saturating_sub(cidr.prefix_len()) < 2 {
             let shortest = cidr.max_prefix_len().saturating_sub(2);
             return problem(&format!(
@@ -66,8 +66,8 @@ impl PoolCheck<'_> {
         None
     }
 
-    /// Returns the problem of an address that a router of the network has. An IPv6 router also has a link-local
-    /// address.
+    /// Returns the problem of an address that must belong to a router in the network. An IPv6 router may also have a
+    /// link-local address.
     pub(super) fn find_problem_of_host(self, field: &str, address: IpAddr) -> Option<String> {
         let Self { family, cidr, .. } = self;
         let is_link_local =
@@ -92,7 +92,7 @@ impl PoolCheck<'_> {
     }
 
     /// Returns the problems of name servers, search domains and MTU. `has_ipv6` is true if the network has IPv6
-    /// addresses.
+    /// addresses, which require a minimum MTU.
     pub(in crate::tenants) fn find_problems_of_settings(
         self,
         nameservers: &[IpAddr],

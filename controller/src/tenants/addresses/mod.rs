@@ -1,5 +1,5 @@
 //! Allocation of addresses to the machines of a tenant, from the pools in `spec.network.ipv4` and `.ipv6`. The modules
-//! have no side effects.
+//! do no I/O.
 //!
 //! ```text
 //! TenantNetwork, prefixes ──► resolved ──► pools ──┐
@@ -8,9 +8,9 @@
 //!                     └───────► release (quarantine and deletion of claims)
 //! ```
 //!
-//! The choice is a proposal. The creation of the AddressClaim is the lock, because the API server accepts each name
-//! only once. Therefore the claims may be stale: the caller adds a refused address to a list and calls
-//! [`choose::choose_address`] again, which returns the next candidate.
+//! A chosen address is only a proposal. The creation of the AddressClaim is the lock, because the API server accepts each
+//! name only once. Therefore the known claims may be stale: the caller adds an address whose claim was refused to a list,
+//! and calls [`choose::choose_address`] again, which returns the next candidate.
 
 pub(super) mod checks;
 pub mod choose;
