@@ -1,6 +1,6 @@
-//! Labels, annotations and taints of tenants' Nodes: determines which fields of a host the Nodes of its VMs get, and plans
-//! the necessary writes. The modules do no I/O. A tenant controls its API server, so all objects in its cluster are
-//! input that may be hostile.
+//! Labels, annotations and taints of tenants' Nodes: determines which fields of a host the Nodes of its VMs get, and
+//! plans the necessary writes. The modules do no I/O. A tenant controls its API server, so all objects in its cluster
+//! are input that may be hostile.
 //!
 //! ```text
 //! InfraConfig ──► keys ──► host_fields ─┐

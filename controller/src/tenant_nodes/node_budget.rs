@@ -7,9 +7,9 @@
 //! | up to 192 MiB | its share: 96 MiB divided by the number of lists |
 //! | more | 512 KiB (more than 100 usual Nodes), which are guaranteed |
 //!
-//! A tenant has two lists: the Nodes that are in use, and the new Nodes of a list request that is not complete yet. So all
-//! Nodes need at most 192 MiB, plus 1 MiB per tenant. When a Node in use is listed again, it is replaced in its list. This
-//! needs no further memory, so other tenants cannot displace the Nodes in use during a relist.
+//! A tenant has two lists: the Nodes that are in use, and the new Nodes of a list request that is not complete yet. So
+//! all Nodes need at most 192 MiB, plus 1 MiB per tenant. When a Node in use is listed again, it is replaced in its
+//! list. This needs no further memory, so other tenants cannot displace the Nodes in use during a relist.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

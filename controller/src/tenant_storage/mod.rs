@@ -1,6 +1,6 @@
 //! StorageClasses in tenants' clusters: determines which StorageClasses a tenant should have for those of the infra
-//! cluster that tenants may use, and plans the necessary writes. The modules do no I/O. A tenant controls its API server,
-//! so all objects in its cluster are input that may be hostile.
+//! cluster that tenants may use, and plans the necessary writes. The modules do no I/O. A tenant controls its API
+//! server, so all objects in its cluster are input that may be hostile.
 //!
 //! ```text
 //! InfraConfig, infra StorageClasses ──► infra_class ──► desired ──┐

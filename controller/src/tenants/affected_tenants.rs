@@ -1,5 +1,5 @@
-//! Computes which tenants a change of a host affects. Most changes affect only one of the thousand tenants that a
-//! host carries.
+//! Computes which tenants are affected by a change of a host. Most changes affect only one of the up to thousand
+//! tenants that a host carries.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,8 @@ pub enum AffectedTenants {
     Some {
         /// Namespaces of the affected tenants.
         tenants: BTreeSet<String>,
-        /// True if all tenants that are being deleted are affected too, because their deletion waits for hosts.
+        /// True if, in addition, all tenants that are being deleted are affected, because their deletion waits for
+        /// hosts.
         includes_deleting: bool,
     },
 }
@@ -27,16 +28,16 @@ impl Default for AffectedTenants {
 }
 
 impl AffectedTenants {
-    /// Returns the tenants that are affected by the change of a host from `before` to `after`; `None` means that the
-    /// host does not exist.
+    /// Returns the tenants that are affected by the change of a host's state from `before` to `after`. `None` for a
+    /// state means that the host does not exist.
     #[must_use]
     pub fn from_difference(
         before: Option<&TenantHostState>,
         after: Option<&TenantHostState>,
     ) -> Self {
         let (Some(before), Some(after)) = (before, after) else { return Self::All };
-        // Fields on which all tenants of the host depend. They include the unnamed tenants, because the report counts
-        // them without their names.
+        // Fields on which all tenants of the host depend. The numbers of tenants that the report counts without naming
+        // them are included, because any tenant may be among them.
         let shared = |host: &TenantHostState| {
             (
                 host.labels.clone(),
@@ -63,7 +64,7 @@ impl AffectedTenants {
         Self::Some { tenants, includes_deleting: deleting }
     }
 
-    /// Adds the tenants of `other` to this set.
+    /// Adds the tenants in `other` to this set.
     pub fn merge(&mut self, other: Self) {
         match (self, other) {
             (Self::All, _) => {}
@@ -79,8 +80,8 @@ impl AffectedTenants {
     }
 }
 
-/// Returns the fields of a host's state on which one tenant depends; `None` if the host does not have to carry the
-/// tenant.
+/// Returns those fields of a host's state on which one tenant depends; `None` if the host need not carry the tenant's
+/// network.
 fn tenant_fields<'a>(
     host: &'a TenantHostState,
     tenant: &str,

@@ -1,5 +1,6 @@
-//! Network binding plugins of KubeVirt. virt-controller does not create a launcher pod for a VM whose interface names an
-//! unregistered plugin. A tenant with such a binding therefore gets no NetworkAttachmentDefinition.
+//! Network binding plugins that are registered in KubeVirt. If an interface of a VM names an unregistered plugin,
+//! virt-controller does not create the launcher pod. A tenant whose binding needs such a plugin therefore gets no
+//! NetworkAttachmentDefinition.
 
 use std::collections::BTreeSet;
 
@@ -8,10 +9,10 @@ use serde_json::Value;
 
 use super::fault::Fault;
 
-/// Field of the KubeVirt object with the plugins by name.
+/// Field of the KubeVirt object that contains the registered plugins, by name.
 const PLUGINS_POINTER: &str = "/spec/configuration/network/binding";
 
-/// Names of the registered plugins; unknown without a KubeVirt object.
+/// Names of the registered plugins; `None` if they are unknown, because there is no KubeVirt object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BindingPlugins(Option<BTreeSet<String>>);
 
@@ -26,7 +27,7 @@ impl BindingPlugins {
     /// Checks that the plugin of a binding is registered. Without a KubeVirt object, any plugin is accepted.
     ///
     /// # Errors
-    /// Returns a fault if KubeVirt does not have the plugin.
+    /// Returns a fault if the plugin is not registered.
     pub fn check(&self, binding: Option<NetworkBinding>) -> Result<(), Fault> {
         let Some(plugin) = binding.and_then(NetworkBinding::plugin) else { return Ok(()) };
         match &self.0 {

@@ -10,21 +10,23 @@ use k8s_openapi::jiff::Timestamp;
 use super::claims::quarantine_end;
 use super::network_id::NetworkId;
 
-/// A TenantCluster that exists. It may be in deletion.
+/// A TenantCluster that exists, possibly with a deletion timestamp.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LiveTenant {
-    /// Host network of the tenant, and the VLAN or VNI in its status; `None` if the status has neither.
+    /// Name of the tenant's host network, and the VLAN or VNI in the tenant's status; `None` if the status contains
+    /// neither.
     pub assigned_id: Option<(String, NetworkId)>,
 }
 
-/// Due action on one VlanClaim or PrefixClaim. Before the caller takes it, the caller must read the tenant from the API
-/// server and compute the action again, because a store may lack the newest tenants and the newest states of tenants.
+/// Action that is due on a VlanClaim or PrefixClaim. Before it takes the action, the caller must read the tenant from
+/// the API server and compute the action again, because a store may lack the newest tenants and the newest status of a
+/// tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClaimAction {
     /// Start the quarantine of the claim.
     Release,
-    /// End the quarantine of the claim, because its tenant uses the claim. This occurs if the controller was stopped
-    /// while the tenant took over the claim.
+    /// End the quarantine of the claim, because its tenant uses the claim. This is necessary if the controller was
+    /// stopped while the tenant was taking over the claim.
     Reclaim,
     /// Delete the claim, because its quarantine has ended.
     Delete,
@@ -51,15 +53,15 @@ pub fn due_actions<'a>(
     (claim_actions, next)
 }
 
-/// Returns the next action on a claim, and the time at which it is due. `tenant` is the tenant with the UID in the
-/// claim, or `None` if the tenant does not exist.
+/// Returns the next action on a claim, and the time at which it is due. `tenant` is the TenantCluster with the UID in
+/// the claim; `None` if this TenantCluster does not exist.
 #[must_use]
 pub fn next_action(
     claim: &VlanClaim,
     tenant: Option<&LiveTenant>,
     config: &InfraConfigSpec,
 ) -> Option<(ClaimAction, Timestamp)> {
-    // A tenant without a VLAN or VNI in its status may need any of its claims.
+    // If the tenant's status contains no VLAN or VNI, the tenant may still need any of its claims.
     let is_needed = match tenant.map(|tenant| tenant.assigned_id.as_ref()) {
         None => false,
         Some(None) => return None,
@@ -70,8 +72,8 @@ pub fn next_action(
     claim_action(is_needed, quarantine_end(claim, config))
 }
 
-/// Returns the next action on a claim, and the time at which it is due. `quarantine_end` is the end of its quarantine;
-/// `None` if it is not in quarantine.
+/// Returns the next action on a claim, and the time at which it is due. `quarantine_end` is the end of the claim's
+/// quarantine; `None` if the claim is not in quarantine.
 #[must_use]
 pub fn claim_action(
     is_needed: bool,

@@ -1,8 +1,8 @@
 //! Chooses the VLAN or VNI of a tenant.
 //!
-//! The choice is a proposal. The creation of the VlanClaim is the lock, because the API server accepts each name only
-//! once. Therefore the lists may be stale: the caller adds a refused name to [`ClaimState::refused_names`] and calls
-//! [`choose_id`] again, which returns the next candidate.
+//! A chosen number is only a proposal. The creation of the VlanClaim is the lock, because the API server accepts each
+//! name only once. Therefore the known claims may be stale: the caller adds the name of a refused claim to
+//! [`ClaimState::refused_names`] and calls [`choose_id`] again, which returns the next candidate.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::network_id::NetworkId;
 use super::shared_segment;
 use berth_kubevirt_render::stable_hash::stable_hash;
 
-/// Default of InfraConfig's `spec.vlanQuarantineSeconds`.
+/// Default of `spec.vlanQuarantineSeconds` of InfraConfig, in seconds.
 const DEFAULT_QUARANTINE_SECONDS: u32 = 3600;
 
 /// Request of a tenant for a VLAN or VNI.
@@ -28,7 +28,7 @@ pub struct IdRequest<'a> {
     pub uid: &'a str,
     /// Name of the tenant's host network.
     pub network: &'a str,
-    /// True if tenants of the network are separated by VNIs instead of VLANs.
+    /// True if the frames of the network's tenants are separated by VNIs instead of VLANs.
     pub uses_vnis: bool,
     /// VLAN or VNI that the spec of the tenant requests; no other number is acceptable.
     pub requested_id: Option<NetworkId>,
@@ -39,14 +39,14 @@ pub struct IdRequest<'a> {
 /// State on which the choice depends: pools, and VLANs and VNIs in use.
 #[derive(Clone, Copy, Debug)]
 pub struct ClaimState<'a> {
-    /// InfraConfig with the pools and the duration of the quarantine.
+    /// InfraConfig, which contains the pools and the duration of the quarantine.
     pub config: &'a InfraConfigSpec,
     /// All existing VlanClaims.
     pub claims: &'a [Arc<VlanClaim>],
-    /// Names of claims that exist on the API server but may not be in `claims` yet.
+    /// Names of claims that exist on the API server, but that `claims` may lack.
     pub refused_names: &'a BTreeSet<String>,
-    /// VLANs and VNIs on the same network that NetworkAttachmentDefinitions of other users contain, each with the
-    /// name of the definition.
+    /// VLANs and VNIs on the same network that are in use by NetworkAttachmentDefinitions of other users, each with the
+    /// name of the NetworkAttachmentDefinition.
     pub foreign_ids: &'a BTreeMap<NetworkId, String>,
 }
 
@@ -61,7 +61,8 @@ pub enum IdChoice<'a> {
     Create(NetworkId),
 }
 
-/// Returns the time for which no other tenant gets a VLAN or VNI after the deletion of its tenant.
+/// Returns the duration of the quarantine: the time after the deletion of a tenant during which its VLAN or VNI is not
+/// allocated to other tenants.
 #[must_use]
 pub fn quarantine_duration(config: &InfraConfigSpec) -> SignedDuration {
     SignedDuration::from_secs(
@@ -79,8 +80,8 @@ pub fn quarantine_end(claim: &VlanClaim, config: &InfraConfigSpec) -> Option<Tim
 /// Chooses a VLAN or VNI for a tenant.
 ///
 /// # Errors
-/// Returns a fault if no number is free, or if the requested number is not free. In the second case, the fault names
-/// the user of the number.
+/// Returns a fault if the tenant requests a number that is not free, which names the user of the number, or if no
+/// number of the pool is free.
 pub fn choose_id<'a>(request: IdRequest<'_>, state: ClaimState<'a>) -> Result<IdChoice<'a>, Fault> {
     if let Some(id) = claimed_id(request, state.claims) {
         return match request.requested_id {
@@ -103,8 +104,7 @@ pub fn choose_id<'a>(request: IdRequest<'_>, state: ClaimState<'a>) -> Result<Id
         if let Some(other) = fixed.vlan().and_then(|vlan| contested.get(&vlan)) {
             let message = format!(
                 "spec.network requests {fixed} on {}, which is also in the pool of network \
-                 {other}, and both networks may share a \
-                 wire: change InfraConfig's spec.vlanPools, or declare the networks in different \
+                 {other}, and both networks may share a segment: change InfraConfig's spec.vlanPools, or declare the networks in different \
                  spec.segments",
                 request.network
             );
@@ -124,8 +124,8 @@ pub fn choose_id<'a>(request: IdRequest<'_>, state: ClaimState<'a>) -> Result<Id
     }
     let pool = IdPool::for_request(state.config, request)?;
     let before = request.recorded_id.filter(|id| pool.contains(*id));
-    // The tenant has no claim, so another tenant may have its earlier VLAN by now. If that VLAN is free, it is chosen
-    // first, because the tenant's VMs use it.
+    // The tenant has no claim any more, so its earlier VLAN may belong to another tenant by now. If this VLAN is free,
+    // it is chosen first, because the tenant's VMs use it.
     let is_contested = |id: &NetworkId| id.vlan().is_some_and(|vlan| contested.contains_key(&vlan));
     let preferred = pool.ids_by_preference(request).filter(|id| !is_contested(id));
     let mut ids = before.into_iter().chain(preferred);
@@ -135,9 +135,9 @@ pub fn choose_id<'a>(request: IdRequest<'_>, state: ClaimState<'a>) -> Result<Id
     }
 }
 
-/// Returns the VLAN or VNI of a tenant's claims. A tenant may have several claims if two controllers created claims at
-/// the same time. The number in the status has priority. Without such a number, the lowest number is returned, so that
-/// all controllers choose the same number.
+/// Returns the VLAN or VNI of the tenant's claims. A tenant may have several claims if two controllers created claims
+/// at the same time. The number in the status takes precedence; without it, the lowest number is returned, so that all
+/// controllers choose the same one.
 #[must_use]
 pub fn claimed_id(request: IdRequest<'_>, claims: &[Arc<VlanClaim>]) -> Option<NetworkId> {
     let is_own = |claim: &VlanClaim| {
@@ -170,8 +170,8 @@ fn check_requested_id(request: IdRequest<'_>) -> Result<(), Fault> {
     }
 }
 
-/// Returns a claim in quarantine of an earlier tenant with the same name. The tenant may take it over, because the
-/// quarantine only protects other tenants.
+/// Returns the claim of an earlier TenantCluster of the same name that is in quarantine. The tenant may take over this
+/// claim, because the quarantine only protects other tenants.
 fn find_released_claim<'a>(
     request: IdRequest<'_>,
     state: ClaimState<'a>,
@@ -179,7 +179,8 @@ fn find_released_claim<'a>(
     let all = state.claims.iter().map(Arc::as_ref).filter(|claim| {
         claim.spec.tenant == request.tenant
             && claim.spec.network == request.network
-            // A claim that is not released may belong to a newer tenant that this controller has not yet seen.
+            // A claim that is not in quarantine may belong to a newer TenantCluster of this name that the store of this
+            // controller lacks.
             && quarantine_end(claim, state.config).is_some()
     });
     let all = all.filter_map(|claim| Some((NetworkId::from_claim(claim)?, claim)));
@@ -194,8 +195,8 @@ fn find_released_claim<'a>(
     .min_by_key(|(id, _)| (Some(*id) != request.recorded_id, *id))
 }
 
-/// User of a VLAN or VNI that is not free. The error message completes a sentence, such as "requests VLAN 7 on
-/// trunk, which tenant abc has".
+/// User of a VLAN or VNI that is not free. The text completes a sentence, such as "requests VLAN 7 on trunk, which
+/// tenant abc has".
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 enum IdInUse {
     #[error("tenant {0} has")]
@@ -217,7 +218,7 @@ impl IdInUse {
     }
 }
 
-/// Returns the VLANs and VNIs of other tenants on those other networks that may share a wire with this network.
+/// Returns the VLANs and VNIs of other tenants on the other networks that may share a segment with this network.
 fn ids_on_shared_segment(
     request: IdRequest<'_>,
     state: ClaimState<'_>,
@@ -291,7 +292,10 @@ fn exhausted_pool_fault(
         String::new()
     } else {
         let others = others.into_iter().collect::<Vec<_>>().join(", ");
-        format!(", {} are also in the pools of {others}, which may share a wire", contested.len())
+        format!(
+            ", {} are also in the pools of networks that may share a segment ({others})",
+            contested.len()
+        )
     };
     let message = format!(
         "network {}: all {} {} of {} are in use: {tenants} by tenants, {quarantined} in \
@@ -306,7 +310,7 @@ fn exhausted_pool_fault(
     Fault::new(ConditionReason::PoolExhausted, message)
 }
 
-/// Pool of VLANs or VNIs for the tenants of a network.
+/// Pool of VLANs or VNIs from which the tenants of a network get their numbers.
 #[derive(Debug)]
 struct IdPool {
     ids: PoolIds,
@@ -372,9 +376,9 @@ impl IdPool {
         }
     }
 
-    /// Returns all numbers of the pool. The hash of the tenant's name determines the first number. Thus a tenant that
-    /// is created again gets the same number as before if it is free, and two tenants that are created at the same time
-    /// seldom request the same number.
+    /// Returns all numbers of the pool, starting with the one that the hash of the tenant's name determines. Thus a
+    /// tenant that is created again gets the same number as before if it is free, and two tenants that are created at
+    /// the same time seldom request the same number.
     fn ids_by_preference(&self, request: IdRequest<'_>) -> impl Iterator<Item = NetworkId> {
         let len = self.len();
         let hash = hash_strings(&[request.tenant, request.network]);
@@ -384,8 +388,8 @@ impl IdPool {
     }
 }
 
-/// Returns a hash of several strings. Strings that are split differently, such as "ab", "c" and "a", "bc", have
-/// different hashes.
+/// Returns a hash of a sequence of strings. Different sequences whose concatenation is equal, such as "ab", "c" and
+/// "a", "bc", have different hashes.
 pub(super) fn hash_strings(parts: &[&str]) -> u64 {
     stable_hash(parts.iter().flat_map(|part| part.bytes().chain([0])))
 }

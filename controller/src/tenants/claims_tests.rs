@@ -1,4 +1,4 @@
-//! Tests of the choice of VLANs, with controllers that may be killed at any moment and see only some of the claims.
+//! Tests of the choice of VLANs, by controllers that may be killed at any moment and observe only some of the claims.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -42,7 +42,7 @@ fn claim(id: u16, tenant: &str, uid: &str, released: Option<i64>) -> Arc<VlanCla
     Arc::new(claim)
 }
 
-/// Chooses a VLAN on network `trunk` from these ranges, claims and refused names.
+/// Chooses a VLAN on network `trunk` for a request, with these pool ranges, claims and refused names.
 fn choose_with(
     request: IdRequest<'_>,
     ranges: &str,
@@ -71,7 +71,7 @@ fn created(id: u16) -> (String, NetworkId) {
 fn a_recreated_tenant_requests_the_same_vlan() {
     let first = choose_with(request("abc", "1"), "100-199", &[], &[], &[]).unwrap();
     assert_eq!(first, choose_with(request("abc", "2"), "100-199", &[], &[], &[]).unwrap());
-    // Users can observe the result of the hash: after an upgrade of Berth, a tenant must request the same VLAN.
+    // The hash must not change: after an upgrade of Berth, a tenant that is created again must request the same VLAN.
     assert_eq!(first.1.number(), 175);
     let other = choose_with(request("abd", "3"), "100-199", &[], &[], &[]).unwrap();
     assert_ne!(first, other);
@@ -92,7 +92,7 @@ fn vlans_in_use_are_skipped() {
          1970-01-01T00:01:00Z, 1 by NetworkAttachmentDefinitions of other users; extend \
          spec.vlanPools"
     );
-    // VLAN 1 is never chosen, even if a user adds it to the pool. Pools of other networks are not used.
+    // VLAN 1 is never chosen, even if the InfraConfig contains it in the pool. Pools of other networks are not used.
     assert_eq!(
         choose_with(request("abc", "1"), "1", &[], &[], &[]).unwrap_err().reason,
         ConditionReason::NoPool
@@ -147,13 +147,13 @@ fn an_existing_claim_is_found_after_a_restart() {
     let own = claim(107, "abc", "1", None);
     let held = |id| Ok(("have".to_owned(), vlan(id)));
     assert_eq!(choose_with(request("abc", "1"), "100-199", &[own], &[], &[]), held(107));
-    // Two controllers that did not see each other's claims agree on the VLAN in the status, or on the lowest VLAN
-    // without a status.
+    // If two controllers created claims without observing the claim of the other controller, both choose the VLAN in
+    // the status or, without a status, the lowest VLAN.
     let both = [claim(109, "abc", "1", None), claim(108, "abc", "1", None)];
     assert_eq!(choose_with(request("abc", "1"), "100-199", &both, &[], &[]), held(108));
     let with_status = IdRequest { recorded_id: Some(vlan(109)), ..request("abc", "1") };
     assert_eq!(choose_with(with_status, "100-199", &both, &[], &[]), held(109));
-    // Lost claims are created again for the VLAN that the machines use.
+    // A lost claim is created again for the VLAN in the status, which the machines use.
     assert_eq!(choose_with(with_status, "100-199", &[], &[], &[]), Ok(created(109)));
 }
 
@@ -167,8 +167,8 @@ fn a_later_tenant_of_the_same_name_takes_over_a_released_claim() {
         choose_with(other_tenant, "100-199", &released, &[], &[]).unwrap_err().reason,
         ConditionReason::NetworkIdInUse
     );
-    // A claim without a quarantine is not taken over: it may belong to a tenant of the same name that this controller
-    // has not received yet.
+    // A claim that is not in quarantine is not taken over: it may belong to a TenantCluster of the same name that this
+    // controller has not received yet.
     let held = [claim(175, "abc", "other", None)];
     assert_eq!(choose_with(request("abc", "new"), "100-199", &held, &[], &[]), Ok(created(176)));
 }
@@ -216,13 +216,15 @@ fn a_released_claim_of_a_tenant_in_deletion_stays_in_quarantine() {
     let fresh = LiveTenant { assigned_id: None };
     let reclaim = Some((ClaimAction::Reclaim, Timestamp::MIN));
     assert_eq!(next_action(&released, Some(&stale), &config), reclaim);
-    // The deletion removes the VLAN from the status before it releases the claim.
+    // The tenant's status no longer contains the VLAN: the deletion of a tenant removes the VLAN from the status before
+    // it releases the claim.
     assert_eq!(next_action(&released, Some(&fresh), &config), None);
     let end = Timestamp::from_second(60).unwrap();
     assert_eq!(next_action(&released, None, &config), Some((ClaimAction::Delete, end)));
 }
 
-/// A simulated API server that accepts only one claim of each name. The lists of its controllers may be of any age.
+/// A simulated API server that accepts only one claim of each name. The lists that its controllers receive may be of
+/// any age.
 #[derive(Default)]
 struct SimulatedServer {
     claims: Vec<Arc<VlanClaim>>,
@@ -238,8 +240,8 @@ impl SimulatedServer {
         is_free
     }
 
-    /// Runs one attempt of a controller to get a VLAN for a tenant. The controller sees only the first claims, and may be
-    /// killed before it writes the status.
+    /// Runs one attempt of a controller to get a VLAN for a tenant. The controller observes only the first `visible_count`
+    /// claims, and may be killed before it writes the status.
     fn run_attempt(
         &mut self,
         tenant: &str,
@@ -282,7 +284,7 @@ impl SimulatedServer {
                 Err(_) => return,
             };
             if !is_killed {
-                // The controller that writes the status first wins.
+                // The API server accepts only the status of the first controller.
                 statuses.entry(tenant.to_owned()).or_insert(id);
             }
             return;
@@ -301,7 +303,7 @@ proptest! {
         for (tenant, seen, killed) in steps {
             server.run_attempt(&format!("t{tenant}"), seen, &pool, &mut statuses, killed);
         }
-        // At the end, a controller that sees all claims reconciles all tenants.
+        // Finally, a controller that observes all claims reconciles all tenants.
         for tenant in 0..6 {
             server.run_attempt(&format!("t{tenant}"), usize::MAX, &pool, &mut statuses, false);
         }
@@ -319,8 +321,8 @@ proptest! {
     }
 }
 
-/// A VLAN that is in use on a network that may share the wire is not free, and a VLAN in the pools of both networks
-/// is not given to new tenants.
+/// A VLAN that is in use on a network that may share the segment is not free, and a VLAN in the pools of both networks
+/// is not allocated to new tenants.
 #[test]
 fn vlans_on_the_same_segment_are_not_free() {
     let claim_on = |network: &str, id: u16, tenant: &str, released: Option<i64>| {
@@ -335,8 +337,8 @@ fn vlans_on_the_same_segment_are_not_free() {
     let fault = choose_with(fixed(101), "100-102", &other_claims, &[], &[]).unwrap_err();
     assert_eq!(fault.reason, ConditionReason::NetworkIdInUse);
     assert!(fault.message.contains("which tenant xyz (on network other) has"), "{fault}");
-    // A claim on the other network also blocks its VLAN if the claim is in quarantine, or if an earlier tenant of the
-    // same name had the same VLAN on this network.
+    // A claim on the other network also blocks its VLAN while the claim is in quarantine, and also if an earlier
+    // TenantCluster of the same name had the same VLAN on this network.
     assert_eq!(
         choose_with(request("abc", "1"), "100-102", &other_claims, &[], &[]).unwrap(),
         created(100)
@@ -346,11 +348,11 @@ fn vlans_on_the_same_segment_are_not_free() {
         choose_with(request("abc", "1"), "101-102", &claims, &[], &[]).unwrap(),
         created(102)
     );
-    // A tenant keeps its VLAN, even if another tenant has the same VLAN.
+    // A tenant retains its VLAN, even if another tenant has the same VLAN.
     let both = [claim_on("other", 101, "xyz", None), claim(101, "abc", "1", None)];
     let expected = ("have".to_owned(), vlan(101));
     assert_eq!(choose_with(request("abc", "1"), "100-102", &both, &[], &[]).unwrap(), expected);
-    // The pool of the other network consists of VLAN 7 only.
+    // The pool of the other network contains only VLAN 7.
     let fault = choose_with(fixed(7), "5-7", &[], &[], &[]).unwrap_err();
     assert_eq!(fault.reason, ConditionReason::PoolsOverlap);
     assert!(

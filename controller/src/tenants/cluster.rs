@@ -15,22 +15,24 @@ use kube::ResourceExt as _;
 
 use super::node_local_dns::bound_addresses;
 
-/// Label that every namespace has since Kubernetes 1.21, with the name of the namespace. Users cannot change it.
+/// Label that every namespace has since Kubernetes 1.21. Its value is the name of the namespace, and users cannot
+/// change it.
 pub const NAMESPACE_NAME_LABEL: &str = "kubernetes.io/metadata.name";
 /// Namespace in which cluster DNS runs.
 pub const KUBE_SYSTEM: &str = "kube-system";
-/// Label of the Services of cluster DNS, which CoreDNS, kube-dns and the charts of distributions set.
+/// Label of the Services of cluster DNS. CoreDNS, kube-dns and the charts of distributions set it.
 pub const DNS_LABEL: (&str, &str) = ("k8s-app", "kube-dns");
 
-/// Maximum number of entries of `except` in an `ipBlock`, for each address family.
+/// Maximum number of entries of `except` in an `ipBlock`, for each address family. The remaining address space is split
+/// into so many rules at most.
 const MAX_EXCEPT_ENTRIES: usize = 256;
 /// Shortest prefix length to which [`widen_to_limit`] widens networks: there are only 256 networks of this length,
-/// which is [`MAX_EXCEPT_ENTRIES`].
+/// which equals [`MAX_EXCEPT_ENTRIES`].
 const MIN_PREFIX_LENGTH: u8 = 8;
 
-/// Address ranges that are not public: private (RFC 1918, 4193), shared (RFC 6598), link-local (RFC 3927, 4291),
-/// protocol assignments (RFC 6890; they include the metadata service of a cloud), and the metadata service of
-/// Azure. The metadata services of other clouds are in these ranges.
+/// Address ranges that are not public: private (RFC 1918, RFC 4193), shared (RFC 6598), link-local (RFC 3927, RFC
+/// 4291), protocol assignments (RFC 6890), and the metadata service of Azure. The metadata services of other clouds are
+/// in the link-local and protocol assignment ranges.
 const NON_PUBLIC_RANGES: [&str; 9] = [
     "10.0.0.0/8",
     "100.64.0.0/10",
@@ -43,7 +45,7 @@ const NON_PUBLIC_RANGES: [&str; 9] = [
     "fe80::/10",
 ];
 
-/// Objects of a kind, or the reason why they are unknown.
+/// Listed objects of a kind, or the reason why they are unknown.
 pub type ListResult<K> = Result<Vec<Arc<K>>, UnknownFact>;
 
 /// Reason why a fact of the infra cluster is unknown.
@@ -52,32 +54,34 @@ pub enum UnknownFact {
     /// The watch has not received the first list of a kind yet.
     #[error("{0} are not listed yet")]
     NotListed(&'static str),
-    /// The API server refuses to list a kind.
+    /// The API server refuses the request to list a kind.
     #[error("{kind} cannot be listed: {reason}")]
     ListFailed {
         /// Plural name of the kind.
         kind: String,
-        /// Error of the API server, with its sources.
+        /// Error of the API server, with the chain of its causes.
         reason: String,
     },
-    /// No Service selects the pods of cluster DNS.
+    /// Cluster DNS has no Service with the required label, port and selector, so its pods are unknown.
     #[error(
         "no Service of namespace {} has label {}={}, port 53 and a selector: name the pods in InfraConfig's spec.clusterDNS",
         KUBE_SYSTEM, DNS_LABEL.0, DNS_LABEL.1
     )]
     NoDnsService,
-    /// The namespace of cluster DNS has no label [`NAMESPACE_NAME_LABEL`], so policies cannot select it. Kubernetes sets
-    /// this label since 1.21.
+    /// The namespace of cluster DNS lacks the label [`NAMESPACE_NAME_LABEL`], so that policies cannot select the
+    /// namespace. Kubernetes sets this label since 1.21.
     #[error(
         "namespace {0} has no label {1}: kubectl label namespace {0} {1}={0}",
         KUBE_SYSTEM,
         NAMESPACE_NAME_LABEL
     )]
     NoNamespaceLabel,
-    /// `spec.clusterDNS` of the InfraConfig has no labels, so it would select every pod.
-    #[error("InfraConfig default: spec.clusterDNS has no labels")]
+    /// `spec.clusterDNS` of the InfraConfig contains no labels, and would therefore select all pods.
+    #[error(
+        "InfraConfig default: spec.clusterDNS has no labels, and would select every pod: set its namespaceLabels and podLabels"
+    )]
     ClusterDnsWithoutLabels,
-    /// The API server's Service has no endpoints.
+    /// The Service of the API server has no endpoints.
     #[error("the EndpointSlice default/kubernetes has no addresses")]
     NoApiServerAddress,
 }
@@ -85,7 +89,7 @@ pub enum UnknownFact {
 /// Objects from which facts are derived.
 #[derive(Clone, Debug)]
 pub struct FactSources {
-    /// Services of kube-system with the label of cluster DNS.
+    /// Services in kube-system that have the label of cluster DNS.
     pub dns: ListResult<Service>,
     /// The namespace kube-system.
     pub kube_system: ListResult<Namespace>,
@@ -93,30 +97,30 @@ pub struct FactSources {
     pub api_service: ListResult<Service>,
     /// Endpoints of the API server.
     pub api_endpoints: ListResult<EndpointSlice>,
-    /// Networks of Services; empty before Kubernetes 1.33.
+    /// ServiceCIDRs, which contain the address ranges of Services; empty before Kubernetes 1.33.
     pub service_networks: ListResult<ServiceCIDR>,
     /// The ConfigMap of NodeLocal DNSCache; empty if it is not installed.
     pub node_local_dns: ListResult<ConfigMap>,
 }
 
-/// Pods that answer the DNS queries of the infra cluster, and the addresses of their Services.
+/// Pods that answer DNS queries in the infra cluster, and the addresses of their Services.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DnsFacts {
-    /// Labels of the namespace of these pods.
+    /// Labels of the namespace in which these pods run.
     pub namespace: BTreeMap<String, String>,
-    /// Pods behind each Service.
+    /// Selectors and ports of the pods, one for each Service.
     pub backends: Vec<DnsBackend>,
-    /// Addresses of the Services. NodeLocal DNSCache answers at these addresses on the node itself, so packets to
-    /// them are not translated to addresses of pods.
+    /// Addresses of the Services. On Nodes with NodeLocal DNSCache, a process on the Node itself answers at these
+    /// addresses, so their packets are not translated to addresses of pods.
     pub addresses: BTreeSet<IpAddr>,
 }
 
-/// Pods behind a Service.
+/// Pods behind one Service of cluster DNS.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DnsBackend {
-    /// Labels of the pods; never empty, because an empty selector would select every pod.
+    /// Labels that select the pods; never empty, because an empty selector would select every pod.
     pub selector: BTreeMap<String, String>,
-    /// Protocols of the pods' ports, each with the port as a number or a name.
+    /// Protocol and port (number or name) of each port of the pods.
     pub ports: Vec<(String, IntOrString)>,
 }
 
@@ -129,9 +133,10 @@ pub struct ClusterFacts {
     pub api_server: Result<BTreeSet<IpAddr>, UnknownFact>,
     /// Addresses of all Nodes.
     pub node_addresses: BTreeSet<IpAddr>,
-    /// Networks of pods and Services, as far as the API server has objects that contain them.
+    /// Address ranges of pods and Services, if the API server has objects that contain them.
     pub networks: BTreeSet<IpNet>,
-    /// Addresses at which NodeLocal DNSCache answers on every Node; empty if it is not installed, or unknown.
+    /// Addresses at which NodeLocal DNSCache answers on every Node; empty if NodeLocal DNSCache is not installed, or
+    /// its addresses are unknown.
     pub node_local_dns: BTreeSet<IpAddr>,
 }
 
@@ -141,7 +146,7 @@ impl ClusterFacts {
     pub fn derive(objects: &FactSources, nodes: &[Arc<Node>]) -> Self {
         let mut networks: BTreeSet<IpNet> =
             nodes.iter().flat_map(|node| pod_networks(node)).collect();
-        // If the list is missing, the networks of Services are unknown, as before Kubernetes 1.33.
+        // If the list cannot be read, the address ranges of Services are unknown, as before Kubernetes 1.33.
         for network in objects.service_networks.iter().flatten() {
             let spec = network.spec.iter().flat_map(|spec| spec.cidrs.iter().flatten());
             networks.extend(spec.filter_map(|cidr| cidr.parse::<IpNet>().ok()));
@@ -155,8 +160,8 @@ impl ClusterFacts {
         }
     }
 
-    /// Returns the networks that an isolated pod must not reach, as IPv4 and IPv6 networks, each aggregated and
-    /// sorted.
+    /// Returns the networks to which an isolated pod must not connect: IPv4 networks and IPv6 networks, both aggregated
+    /// and sorted.
     #[must_use]
     pub fn excluded_networks(&self, config: &InfraConfigSpec) -> (Vec<Ipv4Net>, Vec<Ipv6Net>) {
         let single = self
@@ -186,10 +191,10 @@ impl ClusterFacts {
     }
 }
 
-/// Widens networks until there are at most [`MAX_EXCEPT_ENTRIES`] of them. `networks` returns the networks for a
-/// maximum prefix length, and the longest prefix length with few enough networks is used. With thousands of Nodes with
-/// public addresses, the result also contains neighbouring addresses, which are then excluded too: the policies allow
-/// less than necessary, never more.
+/// Widens networks until there are at most [`MAX_EXCEPT_ENTRIES`] of them. `networks` returns the networks, widened to
+/// a maximum prefix length; the longest prefix length that results in few enough networks is used. If there are
+/// thousands of Nodes with public addresses, the result also contains neighbouring addresses: the policies then permit
+/// less than they could, never more.
 fn widen_to_limit<N: Ord>(bits: u8, networks: impl Fn(u8) -> Vec<N>) -> Vec<N> {
     let lengths = (MIN_PREFIX_LENGTH..=bits).rev();
     let mut found =
@@ -205,7 +210,7 @@ pub fn node_addresses(node: &Node) -> BTreeSet<IpAddr> {
     all.filter_map(|one| one.address.parse().ok()).collect()
 }
 
-/// Returns the pod networks of a Node; empty if the cluster does not assign pod networks to Nodes.
+/// Returns the pod networks of a Node; empty if the cluster does not assign a pod network to each Node.
 #[must_use]
 pub fn pod_networks(node: &Node) -> BTreeSet<IpNet> {
     let spec = node.spec.as_ref();
@@ -230,7 +235,7 @@ fn derive_dns(
         if selector.is_empty() {
             continue;
         }
-        // Only port 53 is allowed: tenants do not need other ports of the DNS pods, such as the metrics port.
+        // Only port 53 is permitted. Tenants do not need the other ports of the DNS pods, such as the metrics port.
         let ports = spec.ports.iter().flatten().filter(|port| port.port == 53);
         let ports = ports.map(|port| {
             let target = port.target_port.clone().unwrap_or(IntOrString::Int(port.port));

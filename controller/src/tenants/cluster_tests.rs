@@ -1,4 +1,4 @@
-//! Tests of facts of the infra cluster, derived from objects as they occur in clusters.
+//! Tests of the facts of the infra cluster, which are derived from objects as they exist in real clusters.
 
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ fn list_failed(kind: &str, reason: &str) -> UnknownFact {
     UnknownFact::ListFailed { kind: kind.to_owned(), reason: reason.to_owned() }
 }
 
-/// Returns the objects of a cluster as kubeadm installs it.
+/// Returns the objects of a cluster that kubeadm has installed.
 fn typical_objects() -> FactSources {
     FactSources {
         dns: list_result(json!([{"metadata": {"name": "kube-dns"}, "spec": {
@@ -112,7 +112,7 @@ fn unknown_facts_have_a_reason() {
             without(|all| all.dns = Ok(Vec::new())),
             "no Service of namespace kube-system has label k8s-app=kube-dns",
         ),
-        // A Service without a selector selects no pods; `{}` in a policy would select all pods.
+        // A Service without a selector selects no pods, but an empty selector `{}` in a policy would select all pods.
         (
             without(|all| all.dns = list_result(json!([{"spec": {"ports": [{"port": 53}]}}]))),
             "spec.clusterDNS",
@@ -132,7 +132,7 @@ fn unknown_facts_have_a_reason() {
             without(|all| all.api_endpoints = Err(list_failed("endpointslices", "forbidden"))),
             "forbidden",
         ),
-        // ServiceCIDRs are optional, because an older API server does not serve the kind.
+        // ServiceCIDRs are optional, because older API servers do not serve this kind.
         (
             without(|all| all.service_networks = Err(list_failed("servicecidrs", "no such kind"))),
             "",
@@ -144,7 +144,7 @@ fn unknown_facts_have_a_reason() {
 
 #[test]
 fn networks_of_many_public_addresses_are_widened_and_never_omitted() {
-    // The addresses are every third address of a /16, so that no two addresses are neighbours.
+    // Every third address of a /16 is used, so that no two addresses are neighbours.
     let address = |at: u32| IpAddr::from(std::net::Ipv4Addr::from(0xc633_0000 + at * 3));
     let many = |count: u32| {
         let mut facts = ClusterFacts::derive(&typical_objects(), &[]);
@@ -163,9 +163,9 @@ fn networks_of_many_public_addresses_are_widened_and_never_omitted() {
             let IpAddr::V4(node) = node else { continue };
             assert!(v4.iter().any(|net| net.contains(node)), "{node}");
         }
-        // If there are few addresses, each is excluded as a single address.
+        // If there are few addresses, each one is excluded as a network of one address.
         assert!(count > 100 || v4.iter().filter(|net| net.prefix_len() == 32).count() >= 10);
-        // Private ranges keep their prefix lengths.
+        // Private ranges are not widened.
         assert!(v4.contains(&"192.168.0.0/16".parse().unwrap()));
     }
     // Neighbouring addresses are merged into one network, and no other address is excluded.

@@ -1,6 +1,6 @@
 //! Order of a tenant's deletion: machines, network on the hosts, VLAN or VNI, namespace.
 //!
-//! No state is stored between steps. Each step is computed from the objects that exist, so an interrupted deletion
+//! No state is stored between the steps. Each step is computed from the objects that exist, so an interrupted deletion
 //! continues where it stopped.
 
 use std::sync::Arc;
@@ -14,8 +14,9 @@ use super::fault::join_names_limited;
 use super::hosts::TenantHostState;
 use super::network_id::NetworkId;
 
-/// Time after which the deletion no longer waits for a host with an unresponsive agent, because the host may never
-/// return. The quarantine of the VLAN protects other tenants, because the links of the host may still carry the VLAN.
+/// Time for which an agent must be unresponsive before the deletion no longer waits for its host, because the host may
+/// never return. The links of the host may then still carry the VLAN; the quarantine of the VLAN protects other
+/// tenants.
 pub const UNRESPONSIVE_TIMEOUT: SignedDuration = SignedDuration::from_mins(10);
 
 /// State of a tenant's namespace.
@@ -44,7 +45,7 @@ pub struct MachineObject {
     pub is_deleting: bool,
 }
 
-/// State from which the next step of the deletion is computed.
+/// State from which the next step of a tenant's deletion is computed.
 #[derive(Clone, Copy, Debug)]
 pub struct DeletionState<'a> {
     /// The tenant that is being deleted.
@@ -53,7 +54,7 @@ pub struct DeletionState<'a> {
     pub namespace: NamespaceState,
     /// Machines in the tenant's namespace.
     pub machines: &'a [MachineObject],
-    /// Claims of the tenant that are not in quarantine, each with its name.
+    /// Claims of the tenant that are not in quarantine: the name of each claim, and its VLAN or VNI.
     pub claims: &'a [(String, NetworkId)],
     /// Number of objects in the tenant's namespace that Berth created.
     pub object_count: usize,
@@ -74,7 +75,7 @@ pub enum DeletionAction {
     ClearNetworkId,
     /// Start the quarantine of these claims.
     ReleaseClaims(Vec<String>),
-    /// Delete the objects that Berth created in a namespace that Berth does not delete.
+    /// Delete the objects that Berth created in the tenant's namespace, because Berth does not delete this namespace.
     DeleteObjects,
     /// Delete the tenant's namespace.
     DeleteNamespace,
@@ -82,7 +83,7 @@ pub enum DeletionAction {
     RemoveFinalizer,
 }
 
-/// A step, and the condition that reports it.
+/// A step of the deletion, and the condition that reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeletionStep {
     /// Action that the controller takes.
@@ -93,8 +94,8 @@ pub struct DeletionStep {
     pub message: String,
 }
 
-/// Parses a tenant. If its spec cannot be parsed, returns a tenant with only the metadata and the fields of the status
-/// that its deletion keeps.
+/// Parses a tenant. If its spec cannot be parsed, returns a tenant with only the metadata and those fields of the
+/// status that its deletion needs.
 #[must_use]
 pub fn parse_lenient(object: &Value) -> Option<TenantCluster> {
     if let Ok(tenant) = serde_json::from_value(object.clone()) {
@@ -132,13 +133,14 @@ pub fn next_step(state: DeletionState<'_>) -> DeletionStep {
     }
     let (waiting, given_up) = blocking_hosts(state);
     if !waiting.is_empty() {
-        let message = format!("the network is still on {}", join_names_limited(&waiting));
+        let message =
+            format!("the tenant's network is still on hosts {}", join_names_limited(&waiting));
         return step(DeletionAction::Wait, ConditionReason::DeletingNetwork, message);
     }
     let given_up_note = if given_up.is_empty() {
         String::new()
     } else {
-        format!("; not waiting for {}", join_names_limited(&given_up))
+        format!("; no longer waiting for hosts {}", join_names_limited(&given_up))
     };
     if !state.claims.is_empty() {
         let names: Vec<String> = state.claims.iter().map(|(name, _)| name.clone()).collect();
@@ -209,8 +211,8 @@ fn machine_step(state: DeletionState<'_>) -> Option<DeletionStep> {
     Some(DeletionStep { action, reason: ConditionReason::DeletingMachines, message })
 }
 
-/// Returns the hosts that still have the tenant's network, as two lists: the hosts that the deletion waits for, and
-/// the hosts that it no longer waits for.
+/// Returns the hosts that still have the tenant's network, as two lists: those for which the deletion waits, and those
+/// for which it no longer waits.
 fn blocking_hosts(state: DeletionState<'_>) -> (Vec<String>, Vec<String>) {
     let namespace = TenantCluster::namespace_of(&state.tenant.name_any());
     let ids: Vec<NetworkId> = state.claims.iter().map(|(_, id)| *id).collect();

@@ -108,11 +108,11 @@ fn the_claim_stays_until_hosts_report_that_the_network_is_removed() {
     };
     assert_eq!(
         with(&[host(true, true)]).1,
-        "the network is still on rack1-a (the InfraNode's spec still contains the network)"
+        "the tenant's network is still on hosts rack1-a (the InfraNode's spec still contains the network)"
     );
     assert_eq!(
         with(&[host(false, false)]).1,
-        "the network is still on rack1-a (its agent has not reported yet)"
+        "the tenant's network is still on hosts rack1-a (its agent has not reported yet)"
     );
     assert!(with(&[host(false, true)]).0);
     let failed = |message: &str, removes: serde_json::Value| {
@@ -126,7 +126,7 @@ fn the_claim_stays_until_hosts_report_that_the_network_is_removed() {
         failed("tap1 is in use", json!({"tenant": "cluster-abc"})).1.contains("tap1 is in use")
     );
     assert!(!failed("busy", json!({"vlans": "120"})).0);
-    // A failed removal of another tenant's network does not block the deletion.
+    // The failed removal concerns the network of another tenant, so it does not block this deletion.
     assert!(failed("busy", json!({"tenant": "cluster-abcd"})).0);
 }
 
@@ -148,12 +148,16 @@ fn deletion_does_not_wait_for_missing_and_unresponsive_hosts() {
     let step = with(&unresponsive);
     assert!(matches!(step.action, DeletionAction::ReleaseClaims(_)));
     assert!(
-        step.message.ends_with("not waiting for rack1-a (its agent is unresponsive)"),
+        step.message.ends_with("no longer waiting for hosts rack1-a (its agent is unresponsive)"),
         "{step:?}"
     );
     let mut gone = host(true, false);
     gone.labels = None;
-    assert!(with(&gone).message.ends_with("not waiting for rack1-a (its Node does not exist)"));
+    assert!(
+        with(&gone)
+            .message
+            .ends_with("no longer waiting for hosts rack1-a (its Node does not exist)")
+    );
 }
 
 #[test]
@@ -176,7 +180,7 @@ fn a_namespace_that_berth_did_not_create_stays() {
     );
 }
 
-/// A simulated cluster in which a tenant is deleted. It records the order of the deletions.
+/// A simulated cluster in which a tenant is deleted, and which records the order of the deletions.
 #[derive(Clone, Debug)]
 struct SimulatedCluster {
     tenant: TenantCluster,
@@ -201,8 +205,8 @@ impl SimulatedCluster {
         })
     }
 
-    /// Simulates one action of the other controllers: KubeVirt, the reconciler of hosts, the agent, or the namespace
-    /// controller.
+    /// Simulates one action of one of the other controllers: KubeVirt, the reconciler of hosts, the agent, or the
+    /// namespace controller.
     fn run_other_controllers(&mut self) {
         if self.machines.iter().any(|machine| machine.is_deleting) {
             self.machines.retain(|machine| !machine.is_deleting);
@@ -222,8 +226,8 @@ impl SimulatedCluster {
 }
 
 proptest! {
-    /// The order is the same and no object remains, even if the deletion is interrupted after any step and other
-    /// controllers are slow.
+    /// The order is the same and no object remains, even if the deletion is interrupted after any step, and even if
+    /// other controllers are slow.
     #[test]
     fn interruptions_do_not_change_the_order(moments in prop::collection::vec(0..3_u8, 40..80)) {
         let mut world = SimulatedCluster {

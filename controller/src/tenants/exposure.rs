@@ -1,8 +1,8 @@
-//! Plans the exposure of a tenant: validates its pool of load balancer addresses, and renders the objects of MetalLB and
-//! of the cloud controller manager.
+//! Plans the exposure of a tenant's Services: validates the requested load balancer addresses, and renders the objects
+//! of MetalLB and of the tenant's cloud controller manager.
 //!
-//! If a part is invalid, its existing objects are not changed, so that a mistake does not take addresses from
-//! Services.
+//! If a part of the spec is invalid, the existing objects of this part are not changed, so that a mistake takes no
+//! addresses from Services.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -25,7 +25,7 @@ use super::pool_acceptance::{PoolDecision, PoolState, decide};
 use super::pool_precedence::PoolRequest;
 use super::pool_use::PoolUse;
 
-/// Addresses that no Service can have: this network, loopback, link-local, multicast and reserved.
+/// Ranges that no Service can use: "this network" (0.0.0.0/8), loopback, link-local, multicast and reserved addresses.
 const UNUSABLE_RANGES: [&str; 7] = [
     "0.0.0.0/8",
     "127.0.0.0/8",
@@ -57,33 +57,35 @@ pub struct ExposureInput<'a> {
     pub config: &'a InfraConfigSpec,
     /// Facts of the infra cluster.
     pub cluster: &'a ClusterFacts,
-    /// Pools and Services of all tenants.
+    /// Address pools of all tenants, and addresses of their Services.
     pub pool_use: &'a PoolUse,
 }
 
-/// Desired objects for the exposure of a tenant.
+/// Desired objects that expose a tenant's Services.
 #[derive(Clone, Debug, Default)]
 pub struct DesiredExposure {
-    /// True if the tenant requests an exposure.
+    /// True if the tenant's spec requests an exposure.
     pub is_requested: bool,
     /// Objects to apply.
     pub objects: Vec<DesiredObject>,
     /// Reasons why objects cannot be rendered.
     pub faults: Vec<Fault>,
-    /// True if existing objects of MetalLB stay, because the pool is invalid, or in use and no longer requested.
+    /// True if existing objects of MetalLB must not be deleted: the requested pool is invalid, or the pool is no longer
+    /// requested, but still in use.
     retains_pool: bool,
-    /// True if existing objects of the cloud controller manager stay, because its part of the spec is invalid.
+    /// True if existing objects of the cloud controller manager must not be deleted, because its part of the spec is
+    /// invalid.
     retains_manager: bool,
 }
 
 impl DesiredExposure {
-    /// Returns true if an object that Berth created for the tenant is to be deleted.
+    /// Returns true if an object that Berth created for the tenant must be deleted.
     #[must_use]
     pub fn is_undesired(&self, kind: ObjectKind, namespace: &str, name: &str) -> bool {
         let is_retained = if kind.is_in_metallb_namespace() {
             self.retains_pool
         } else {
-            // Other objects of these kinds belong to the CSI driver.
+            // All other objects of these kinds belong to the tenant's CSI driver.
             self.retains_manager || name != CLOUD_CONTROLLER_MANAGER
         };
         let is_desired = |one: &DesiredObject| {
@@ -94,7 +96,7 @@ impl DesiredExposure {
     }
 }
 
-/// Plans the exposure of a tenant.
+/// Plans the exposure of a tenant's Services.
 #[must_use]
 pub fn plan_exposure(input: ExposureInput<'_>) -> DesiredExposure {
     let tenant = input.tenant;
@@ -113,8 +115,9 @@ pub fn plan_exposure(input: ExposureInput<'_>) -> DesiredExposure {
     desired
 }
 
-/// Plans the pool. Addresses that Services use stay in the pool, even if they are no longer requested: see
-/// [`super::pool_use`]. They are single addresses, so that no further Service gets an address of a removed range.
+/// Plans the address pool. Addresses that Services use stay in the pool, even if they are no longer requested: see
+/// [`super::pool_use`]. Such addresses are added as single addresses, so that no other Service gets an address from a
+/// removed range.
 fn plan_pool(
     input: ExposureInput<'_>,
     requested: Option<&LoadBalancers>,
@@ -130,7 +133,7 @@ fn plan_pool(
     let kept = pool_use.kept_addresses(&tenant.name_any(), ranges);
     let mut pool = requested.cloned();
     if !kept.is_empty() {
-        // Without a request, the existing advertisement is not changed.
+        // If the tenant requests no pool any more, the existing L2Advertisement is not changed.
         desired.retains_pool = requested.is_none();
         let pool = pool.get_or_insert_with(|| LoadBalancers {
             advertise: Some(Advertisement::None),
@@ -179,7 +182,7 @@ fn manager_objects(
     }
 }
 
-/// Checks whether the pool of a tenant can be applied now.
+/// Checks whether the requested pool of a tenant can be applied now.
 ///
 /// # Errors
 /// Returns a fault if an address cannot be used, or belongs to the infra cluster or to the pool of another tenant.
@@ -221,7 +224,7 @@ fn check_pool(input: ExposureInput<'_>, requested: &LoadBalancers) -> Result<(),
     }
 }
 
-/// Returns the problem of a pool that does not depend on other tenants.
+/// Returns the first problem of a pool that does not depend on other tenants.
 fn pool_problem(addresses: &[AddressRange], cluster: &ClusterFacts) -> Option<String> {
     if addresses.is_empty() {
         return Some("has no entry; list the addresses of the tenant's load balancers".to_owned());
@@ -232,8 +235,8 @@ fn pool_problem(addresses: &[AddressRange], cluster: &ClusterFacts) -> Option<St
     })
 }
 
-/// Returns a fault if Services of other tenants still have addresses of the pool, and the pools of these tenants
-/// therefore keep them.
+/// Returns a fault if Services of other tenants still have addresses in `addresses`, so that these addresses stay in
+/// the pools of the other tenants.
 fn check_addresses_of_other_tenants(
     input: ExposureInput<'_>,
     addresses: &[AddressRange],
@@ -260,8 +263,8 @@ fn check_addresses_of_other_tenants(
     Err(Fault::new(ConditionReason::LoadBalancerAddressesInUse, message))
 }
 
-/// Returns the reason why a range cannot be in a pool; `None` if there is no such reason. `earlier` are the ranges before
-/// it in the same pool.
+/// Returns the reason why a range cannot be in a pool; `None` if it can. `earlier` contains the ranges before it in the
+/// same pool.
 fn unusable_reason(
     range: AddressRange,
     earlier: &[AddressRange],
@@ -279,7 +282,7 @@ fn unusable_reason(
     let own = cluster.node_addresses.iter().chain(servers);
     if let Some(address) = own.filter(|address| range.contains(**address)).min() {
         return Some(format!(
-            "contains {address} of a Node or the API server of the infra cluster; exclude it"
+            "contains {address}, the address of a Node or of the API server of the infra cluster; exclude it"
         ));
     }
     let mut networks = cluster.networks.iter();

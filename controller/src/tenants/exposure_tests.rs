@@ -1,4 +1,4 @@
-//! Tests of the validation of exposed services.
+//! Tests of the plan for the exposure of Services.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
@@ -48,7 +48,7 @@ fn single_fault(desired: &DesiredExposure) -> (ConditionReason, &str) {
 fn nothing_is_desired_without_an_exposure() {
     let none = plan(&tenant("shop", json!({})), &[]);
     assert!(!none.is_requested && none.objects.is_empty() && none.faults.is_empty());
-    // Objects of an earlier spec are deleted, but not those of the CSI driver.
+    // Objects of an earlier spec are deleted, except those of the CSI driver.
     assert!(none.is_undesired(ObjectKind::IpAddressPool, "metallb-system", "tenant-shop"));
     let is_undesired = |name: &str| none.is_undesired(ObjectKind::Role, "cluster-shop", name);
     assert!(is_undesired(CLOUD_CONTROLLER_MANAGER) && !is_undesired("kubevirt-csi"));
@@ -84,7 +84,7 @@ fn a_pool_that_overlaps_that_of_an_older_tenant_is_refused() {
     assert!(message.contains("TenantCluster one keeps its previous pool"), "{message}");
     assert!(refused.objects.is_empty());
     assert!(!refused.is_undesired(ObjectKind::IpAddressPool, "metallb-system", "tenant-one"));
-    // If the younger tenant had the addresses first, a change of the older one does not take them away.
+    // If the pool of the younger tenant already has the addresses, a change of the older tenant cannot take them away.
     let spec = json!({"addresses": ["192.0.2.15-192.0.2.20"]});
     let pools = vec![AppliedPool::new("one", &spec)];
     let pool_use = PoolUse { pools, addresses: Vec::new() };
@@ -94,7 +94,8 @@ fn a_pool_that_overlaps_that_of_an_older_tenant_is_refused() {
     assert!(refused.objects.is_empty());
 }
 
-/// An invalid pool does not block the pools of other tenants. Its tenant keeps its previous pool.
+/// An invalid request does not block the pools of other tenants. The tenant with the invalid request retains its
+/// previous pool.
 #[test]
 fn an_invalid_pool_blocks_only_the_addresses_that_its_tenant_has() {
     let hostile = with_pool("a", json!(["0.0.0.0/0"]));
@@ -108,7 +109,7 @@ fn an_invalid_pool_blocks_only_the_addresses_that_its_tenant_has() {
     }
 }
 
-/// A tenant whose new pool is refused keeps its previous one, so no other tenant gets these addresses.
+/// A tenant whose request is refused retains its previous pool, so no other tenant gets the addresses of this pool.
 #[test]
 fn the_previous_pool_of_a_refused_tenant_stays_its_own() {
     let refused = with_pool("b", json!(["192.0.2.8-192.0.2.40"]));
@@ -122,7 +123,8 @@ fn the_previous_pool_of_a_refused_tenant_stays_its_own() {
         assert_eq!(single_fault(&desired).0, ConditionReason::LoadBalancerPoolsOverlap);
     }
     assert!(plan_with(&all[0], &all, &pool_use).faults.is_empty());
-    // If nothing refuses the new pool, the previous one is released, and then the other tenant gets it.
+    // If the request is accepted, the tenant's previous pool is released first, and then the other tenant gets its
+    // addresses.
     let all = [refused, Arc::clone(&other)];
     let desired = plan_with(&other, &all, &applied(&[("b", "203.0.113.0/28")]));
     let (reason, message) = single_fault(&desired);
@@ -150,7 +152,7 @@ fn a_refused_pool_blocks_no_younger_tenant() {
     let pool_use = applied(&[("a", "192.0.2.0/28")]);
     let faults = all.each_ref().map(|tenant| plan_with(tenant, &all, &pool_use).faults.len());
     assert_eq!(faults, [0, 1, 0], "b gets no address, so c gets those that a does not have");
-    // If b is accepted, its request has precedence over that of c.
+    // Without tenant a, the request of b is accepted, and takes precedence over that of c.
     let [_, older, younger] = &all;
     let all = [Arc::clone(older), Arc::clone(younger)];
     let faults_with = |pool_use: &PoolUse| {
@@ -160,7 +162,7 @@ fn a_refused_pool_blocks_no_younger_tenant() {
     assert_eq!(faults_with(&applied(&[])), [0, 1]);
 }
 
-/// The objects of MetalLB change only to a valid pool, and stay while a change is invalid.
+/// The objects of MetalLB are changed only for a valid request, and remain unchanged while the request is invalid.
 #[test]
 fn a_pool_in_use_changes_only_to_a_valid_one() {
     let specs = |desired: &DesiredExposure| {
@@ -215,7 +217,7 @@ fn addresses_of_services_stay_in_the_pool_and_in_no_other() {
         for kind in kinds {
             assert!(!desired.is_undesired(kind, "metallb-system", "tenant-shop"));
         }
-        // Another tenant gets the range when the Services are gone.
+        // Once the Services are deleted, another tenant gets the range.
         let other = with_pool("other", json!(["192.0.2.8/29"]));
         let refused = plan_with(&other, &[Arc::clone(&tenant), Arc::clone(&other)], &pool_use);
         assert_eq!(single_fault(&refused).0, ConditionReason::LoadBalancerAddressesInUse);

@@ -6,7 +6,7 @@ use berth_api::ConditionReason;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Fault {
-    /// Reason of the condition and of the event.
+    /// Reason of the condition and of the Event.
     pub reason: ConditionReason,
     /// Message, which names the object, the field, the value and the remedy.
     pub message: String,
@@ -30,7 +30,7 @@ pub fn join_first(all: &[String], limit: usize, separator: &str) -> String {
     }
 }
 
-/// Joins the first four names of a list, and appends the number of the other names.
+/// Joins the first four names of a list, and appends the number of the remaining names.
 #[must_use]
 pub fn join_names_limited(all: &[String]) -> String {
     const MAX_NAMES: usize = 4;

@@ -1,4 +1,5 @@
-//! Finds the VLANs and VNIs in NetworkAttachmentDefinitions of other users. They have no VlanClaim, but VMs use them.
+//! Finds VLANs and VNIs that NetworkAttachmentDefinitions of other users contain. Such numbers have no VlanClaim, but
+//! VMs may use them.
 //!
 //! This module reads the fields of the CNI plugins `bridge` (`vlan`, `vlanTrunk`) and `sriov` (`vlan`), in a single
 //! configuration or in a list of `plugins`. A configuration that cannot be parsed is ignored.
@@ -36,18 +37,19 @@ struct TrunkRange {
 /// The fields of a NetworkAttachmentDefinition that contain VLANs.
 #[derive(Clone, Copy, Debug)]
 pub struct AttachmentFields<'a> {
-    /// Namespace of the definition.
+    /// Namespace of the NetworkAttachmentDefinition.
     pub namespace: &'a str,
-    /// Name of the definition.
+    /// Name of the NetworkAttachmentDefinition.
     pub name: &'a str,
     /// Value of the annotation `k8s.v1.cni.cncf.io/resourceName`.
     pub resource: Option<&'a str>,
-    /// CNI configuration of the definition (`spec.config`).
+    /// CNI configuration in the NetworkAttachmentDefinition (`spec.config`).
     pub config: &'a str,
 }
 
-/// Returns the VLANs and VNIs that definitions in other namespaces use on a host network. The value for each VLAN or
-/// VNI is the name of the first such definition in alphabetical order.
+/// Returns the VLANs and VNIs that NetworkAttachmentDefinitions in namespaces other than `own_namespace` use on a host
+/// network. For each VLAN or VNI, the value is the name of the first such NetworkAttachmentDefinition in alphabetical
+/// order.
 #[must_use]
 pub fn ids_in_attachments<'a>(
     attachments: impl Iterator<Item = AttachmentFields<'a>>,
@@ -97,7 +99,7 @@ fn ids_in_config(
             config.vlan.into_iter().chain(trunks).filter_map(vlan).collect()
         }
         "bridge" => {
-            // The name of a single-tenant bridge is the prefix followed by the VLAN or VNI.
+            // The name of a single-tenant bridge consists of this prefix and the VLAN or VNI.
             let Some(prefix) = network.bridge_prefix.as_deref() else { return Vec::new() };
             let number: Option<u32> =
                 config.bridge.strip_prefix(prefix).and_then(|number| number.parse().ok());

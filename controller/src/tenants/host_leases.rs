@@ -1,4 +1,5 @@
-//! Desired HostLeases of a host: the addresses of its VMs, and the configuration that the VMs get with them.
+//! Computes the desired HostLeases of a host: the addresses of the host's VMs, and the configuration that the VMs
+//! receive with them by DHCP.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -17,43 +18,44 @@ use super::addresses::pools::NetworkPools;
 use super::addresses::release::is_released;
 use super::addresses::resolved::ResolvedPool;
 
-/// Largest number of networks of a host, and of leases of a network, which the schema accepts.
+/// Maximum number of networks of a host, and maximum number of leases of a network, as in the CRD.
 const MAX_ENTRIES: usize = 4096;
-/// Longest name of a network that the schema accepts.
+/// Maximum length of the name of a network, in characters, as in the CRD.
 const MAX_NETWORK_NAME: usize = 63;
-/// Maximum length of the spec as JSON. etcd refuses requests of more than 1.5 MiB.
+/// Maximum length of the spec as JSON, in bytes. etcd refuses requests of more than 1.5 MiB.
 const MAX_BYTES: usize = 1 << 20;
-/// Longest host name of a guest, which is one label of a domain name.
+/// Maximum length of a guest's host name, which is one label of a domain name.
 const MAX_HOSTNAME: usize = 63;
 
 /// Desired HostLeases of a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DesiredHostLeases {
-    /// Desired spec. The API server accepts it.
+    /// Desired spec, within the limits of the API server.
     pub spec: HostLeasesSpec,
-    /// Number of leases that the object has no room for.
+    /// Number of leases that do not fit into the object.
     pub omitted: usize,
 }
 
-/// Interface of a machine: its Ethernet address, and the machine as namespace/name.
+/// Interface of a machine: its Ethernet address, and the machine as `namespace/name`.
 type Interface = (MacAddress, String);
-/// Leases of one network by interface, in the order of the object.
+/// Leases of one network by interface, sorted as in the object.
 type Leases = BTreeMap<Interface, Lease>;
 
-/// The tenant of a network, if it can be read, and the claims of the machines on the host.
+/// The tenant of a network, if the TenantCluster can be parsed, and the claims of the tenant's machines on the host.
 type TenantClaims<'c> = (Option<Arc<TenantCluster>>, Vec<&'c AddressClaim>);
 
-/// Configuration of one family, and the addresses for which it is valid.
+/// Configuration of one address family, and the network of the addresses for which it is valid.
 struct FamilyOptions {
     cidr: IpNet,
     options: LeaseOptions,
-    /// True if the configuration is that of the existing object.
+    /// True if the configuration is copied from the existing HostLeases.
     is_previous: bool,
 }
 
 /// Returns the desired HostLeases of a host from the claims of the machines on it. `tenant` returns a TenantCluster by
-/// its name. `previous` is the spec of the existing object: machines keep the configuration that they have if their
-/// TenantCluster cannot be read, or if its pools are invalid or do not contain their addresses any more.
+/// its name. `previous` is the spec of the existing HostLeases: machines retain the configuration in it if their
+/// TenantCluster cannot be parsed, if its pools are invalid, or if the pools do not contain the machines' addresses any
+/// more.
 pub fn desired_host_leases<'c>(
     claims: impl IntoIterator<Item = &'c AddressClaim>,
     tenant: impl Fn(&str) -> Option<Arc<TenantCluster>>,
@@ -61,7 +63,7 @@ pub fn desired_host_leases<'c>(
 ) -> DesiredHostLeases {
     let mut networks: BTreeMap<&str, TenantClaims<'_>> = BTreeMap::new();
     let mut claims: Vec<&AddressClaim> = claims.into_iter().filter(|one| is_active(one)).collect();
-    // The order determines which of two addresses of one family an interface gets.
+    // The order determines which of two addresses of the same family an interface gets.
     claims.sort_by_key(|claim| claim.spec.address);
     for claim in claims {
         let name = &claim.spec.network;
@@ -69,7 +71,7 @@ pub fn desired_host_leases<'c>(
             continue;
         }
         let tenant = tenant(&claim.spec.tenant);
-        // The claim belongs to an earlier tenant of the same name.
+        // The claim belongs to an earlier TenantCluster of the same name.
         if tenant
             .as_ref()
             .is_some_and(|tenant| tenant.uid().as_ref() != Some(&claim.spec.tenant_uid))
@@ -85,13 +87,14 @@ pub fn desired_host_leases<'c>(
     }))
 }
 
-/// Returns true if the address of the claim is allocated and not released.
+/// Returns true if a claim is neither in quarantine nor being deleted.
 #[must_use]
 pub fn is_active(claim: &AddressClaim) -> bool {
     claim.metadata.deletion_timestamp.is_none() && !is_released(claim)
 }
 
-/// Returns the network of a tenant, and its leases; `None` if the agents do not answer its machines.
+/// Returns the network of a tenant and its leases; `None` if agents do not answer the DHCP requests of the tenant's
+/// machines.
 fn lease_network(
     name: &str,
     tenant: Option<&TenantCluster>,
@@ -104,7 +107,7 @@ fn lease_network(
             network.filter(|network| network.dhcp != Some(false))?;
             let status = tenant.status.as_ref();
             let vni = status.and_then(|status| status.vni).filter(|vni| *vni > 0);
-            // The condition AddressesReady has the problems of invalid pools.
+            // Problems of invalid pools are reported in the condition AddressesReady.
             let pools = NetworkPools::of_tenant(tenant).unwrap_or_default();
             (pools, status.and_then(|status| status.vlan), vni)
         }
@@ -138,9 +141,10 @@ fn lease_network(
     Some((network, leases))
 }
 
-/// Returns the configuration of one family. While a machine on the host has an address that is in the previous network
-/// but not in the pool, all machines on the host keep the previous configuration: an object has one configuration for
-/// each network, and a running guest that gets no answer any more loses its address.
+/// Returns the configuration of one address family. If a machine on the host has an address that is in the previous
+/// network but not in the pool, all machines of the tenant on this host retain the previous configuration: the
+/// HostLeases contain only one configuration for each network, and a running guest whose DHCP requests are no longer
+/// answered loses its address.
 fn family_options(
     family: Family,
     pools: Option<&NetworkPools>,
@@ -162,8 +166,8 @@ fn family_options(
     previous.filter(is_kept).or_else(|| pool.map(current))
 }
 
-/// Returns the configuration of the existing object. The addresses of all leases of a network are in one IP network,
-/// so any lease shows which one it is.
+/// Returns the configuration in the existing HostLeases. All leases of a network have addresses in the same IP network,
+/// so the IP network is derived from any of these leases.
 fn previous_options(family: Family, previous: &LeaseNetwork) -> Option<FamilyOptions> {
     let address = |lease: &Lease| match family {
         Family::V4 => lease.ipv4.map(IpAddr::V4),
@@ -178,7 +182,7 @@ fn previous_options(family: Family, previous: &LeaseNetwork) -> Option<FamilyOpt
     Some(FamilyOptions { cidr, options, is_previous: true })
 }
 
-/// Returns the configuration of a valid pool.
+/// Returns the lease configuration of a valid pool.
 fn lease_options(pool: &ResolvedPool) -> LeaseOptions {
     LeaseOptions {
         prefix_length: pool.cidr.prefix_len(),
@@ -189,7 +193,7 @@ fn lease_options(pool: &ResolvedPool) -> LeaseOptions {
     }
 }
 
-/// Adds the address of a claim to the lease of its interface.
+/// Adds the address of a claim to the lease of the claim's interface.
 fn add_claim(leases: &mut Leases, claim: &AddressClaim) {
     let (mac, machine) = (claim.spec.mac, &claim.spec.machine);
     let machine_path = format!("{}/{}", machine.namespace, machine.name);
@@ -206,7 +210,7 @@ fn add_claim(leases: &mut Leases, claim: &AddressClaim) {
     }
 }
 
-/// Returns the host name of a machine: the first label of its name, as KubeVirt sets it.
+/// Returns the host name that KubeVirt sets in the guest of a machine: the first label of the machine's name.
 fn hostname(machine: &str) -> Option<String> {
     let label = machine.split('.').next().unwrap_or_default();
     let label: String = label.chars().take(MAX_HOSTNAME).collect();
@@ -214,7 +218,7 @@ fn hostname(machine: &str) -> Option<String> {
     (!label.is_empty()).then(|| label.to_owned())
 }
 
-/// Returns the object with the leases that it has room for.
+/// Returns the object with those leases that fit into it.
 fn fill_object(networks: impl IntoIterator<Item = (LeaseNetwork, Leases)>) -> DesiredHostLeases {
     let mut desired = DesiredHostLeases::default();
     let mut length = 0_usize;
@@ -246,7 +250,7 @@ fn fill_object(networks: impl IntoIterator<Item = (LeaseNetwork, Leases)>) -> De
     desired
 }
 
-/// Returns the length of a value as JSON, with the comma after it.
+/// Returns the length of a value as JSON, including the comma that follows it.
 fn json_length(value: &impl Serialize) -> usize {
     serde_json::to_string(value).map_or(MAX_BYTES, |text| text.len().saturating_add(1))
 }

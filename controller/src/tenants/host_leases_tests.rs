@@ -27,7 +27,7 @@ fn network() -> Value {
     })
 }
 
-/// Returns the claim of an address for a machine of the tenant, with a MAC that ends in `mac`.
+/// Returns the claim to an address for a machine of the tenant. The MAC address ends with `mac`.
 fn claim(tenant: &str, machine: &str, mac: u8, address: &str) -> AddressClaim {
     let network = TenantCluster::namespace_of(tenant);
     let object = json!({
@@ -47,7 +47,7 @@ fn released(mut claim: AddressClaim) -> AddressClaim {
     claim
 }
 
-/// Returns the desired HostLeases if the tenants `a` and `b` have this network.
+/// Returns the desired HostLeases if both tenants, `a` and `b`, have this network.
 fn desired(claims: &[AddressClaim], network: &Value) -> DesiredHostLeases {
     let known = |name: &str| ["a", "b"].contains(&name).then(|| tenant(name, network));
     desired_host_leases(claims, known, None)
@@ -96,7 +96,7 @@ fn a_prefix_from_a_pool_is_used_like_a_cidr() {
     let leases = desired_host_leases(&claims, known, None);
     assert_eq!(leases, desired(&claims, &expected));
     assert_eq!(leases.spec.networks.len(), 1);
-    // While the prefix is unknown, running machines keep their configuration.
+    // While the prefix of the network is unknown, running machines retain their configuration.
     let kept = desired_host_leases(&claims, |_| Some(Arc::clone(&pending)), Some(&leases.spec));
     assert_eq!(kept, leases);
 }
@@ -142,7 +142,7 @@ fn machines_of_an_unreadable_tenant_keep_their_configuration() {
     assert_eq!(desired_host_leases(&claims, |_| None, None), DesiredHostLeases::default());
 }
 
-/// Returns the desired HostLeases of a tenant with this network.
+/// Returns the desired HostLeases of a tenant after a change of its network, with the previous HostLeases.
 fn desired_after(
     claims: &[AddressClaim],
     network: &Value,
@@ -165,7 +165,7 @@ fn machines_keep_their_configuration_while_the_pools_are_invalid() {
     invalid["ipv4"]["mtu"] = 1300.into();
     invalid["ipv6"]["gateway"] = "fd00::1".into();
     assert_eq!(desired_after(&claims[..2], &invalid, &before), before);
-    // A machine that arrives gets the same configuration if its address is in the same network.
+    // A machine that arrives on the host gets the same configuration if its address is in the same network.
     let expected = desired(&claims[..3], &network()).spec;
     assert_eq!(expected.networks[0].leases.len(), 2);
     assert_eq!(desired_after(&claims, &invalid, &before), expected);
@@ -175,7 +175,7 @@ fn machines_keep_their_configuration_while_the_pools_are_invalid() {
 
 #[test]
 fn a_prefix_length_applies_only_to_addresses_of_its_network() {
-    // The pool moves away from the machine of the first two claims.
+    // The pool no longer contains the address of the machine of the first two claims.
     let all = [
         claim("a", "web-1", 7, "10.0.0.7"),
         claim("a", "web-1", 7, "fd00::7"),
@@ -189,7 +189,7 @@ fn a_prefix_length_applies_only_to_addresses_of_its_network() {
         let leases = spec.networks.iter().flat_map(|network| &network.leases);
         leases.filter_map(|lease| lease.ipv4).map(|address| address.to_string()).collect()
     };
-    // The running machine keeps its IPv4 configuration and its MTU; the valid IPv6 pool applies.
+    // The running machine retains its IPv4 configuration and its MTU; the configuration of the valid IPv6 pool applies.
     let kept = desired_after(&all, &moved, &before);
     assert_eq!(leased(&kept), ["10.0.0.7"]);
     assert_eq!(
@@ -199,7 +199,8 @@ fn a_prefix_length_applies_only_to_addresses_of_its_network() {
     let gateway = kept.networks[0].ipv6.as_ref().unwrap().gateway;
     assert_eq!(gateway, Some("fe80::2".parse().unwrap()));
     assert_eq!(desired_after(&all, &moved, &kept), kept, "a repetition is a no-op");
-    // Without that machine, and on a host without an earlier configuration, the changed pool applies.
+    // The configuration of the changed pool applies on a host without this machine, and on a host without previous
+    // HostLeases.
     for changed in [desired_after(&all[2..], &moved, &kept), desired(&all, &moved).spec] {
         assert_eq!(leased(&changed), ["10.1.0.8"]);
         let network = &changed.networks[0];
@@ -211,7 +212,7 @@ fn a_prefix_length_applies_only_to_addresses_of_its_network() {
         assert_eq!(network.mtu, Some(1400));
     }
     assert_eq!(desired(&all[..1], &moved), DesiredHostLeases::default());
-    // The removal of the pool does not change the configuration either.
+    // If the pool is removed, the configuration does not change either.
     let removed = desired_after(&all[..1], &json!({"name": "trunk"}), &before);
     assert_eq!(leased(&removed), ["10.0.0.7"]);
     assert_eq!(
@@ -226,7 +227,8 @@ fn a_larger_network_applies_to_all_its_machines() {
     let before = desired(&claims[..1], &network()).spec;
     let larger = json!({"name": "trunk", "ipv4": {"cidr": "10.0.0.0/8"}});
     assert_eq!(desired_after(&claims, &larger, &before), desired(&claims, &larger).spec);
-    // A smaller network that does not contain all machines does not apply until they are replaced.
+    // A smaller network that does not contain the addresses of all machines applies only after these machines are
+    // replaced.
     let before = desired(&claims, &larger).spec;
     assert_eq!(before.networks[0].leases.len(), 2);
     assert_eq!(
@@ -291,12 +293,12 @@ fn a_migrating_machine_is_on_both_hosts() {
     }
 }
 
-/// Random claim: tenant, machine, interface, number of the address, and true if the claim is released.
+/// Random claim: numbers of the tenant, machine, interface and address; and true if the claim is released.
 type RandomClaim = (usize, u8, u8, u8, bool);
 
 const TENANTS: [&str; 2] = ["a", "b"];
 
-/// Returns a claim. The tenants have the same addresses and the same machine names.
+/// Converts a random claim to an AddressClaim. All tenants have the same addresses and the same machine names.
 fn random_claim((tenant, machine, interface, number, is_released): RandomClaim) -> AddressClaim {
     let address = if number.is_multiple_of(2) {
         format!("10.0.0.{number}")
@@ -340,7 +342,7 @@ proptest! {
             let lookup = |name: &str| Some(tenant(name, &network()));
             let found = desired_host_leases(claims.iter().map(Arc::as_ref), lookup, None);
             prop_assert_eq!(found.omitted, 0);
-            // Every address of a lease has an active claim of this tenant, interface and machine.
+            // For each address of a lease, there is an active claim of this tenant, interface and machine.
             let mut leased = BTreeSet::new();
             for network in &found.spec.networks {
                 let mut macs = BTreeSet::new();
@@ -360,7 +362,8 @@ proptest! {
                     }
                 }
             }
-            // Every interface of a machine on the host has a lease for each family with an active claim.
+            // Each interface of a machine on the host has a lease, with an address of each family for which it has an
+            // active claim.
             let on_host = known.values().filter(|claim| {
                 hosts.get(&claim.spec.machine).is_some_and(|on| on.contains(host)) && is_active(claim)
             });

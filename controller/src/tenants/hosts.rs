@@ -1,5 +1,5 @@
-//! State of a host on which tenants depend, derived from its InfraNode and its Node; and the selection of the hosts
-//! that carry a tenant.
+//! State of a host on which its tenants depend, derived from its InfraNode and its Node. Also selects the hosts that
+//! carry a tenant's network.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,42 +14,43 @@ use kube::ResourceExt as _;
 
 use super::network_id::NetworkId;
 
-/// Maximum number of hosts that the status of a tenant names: `maxItems` of `status.hosts.notReady` in the CRD.
+/// Maximum number of hosts that the status of a tenant names. It equals `maxItems` of `status.hosts.notReady` in the
+/// CRD.
 const MAX_NOT_READY_HOSTS: usize = 16;
 
-/// The part of a host's state on which tenants depend. It is derived once for all tenants when the InfraNode or the
-/// Node changes.
+/// The part of a host's state on which its tenants depend. When the InfraNode or the Node changes, it is derived once
+/// for all tenants.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TenantHostState {
     /// Name of the host.
     pub name: String,
-    /// UID of the InfraNode. If an InfraNode of the same name has another UID, the reports of the old one are not
-    /// used.
+    /// UID of the InfraNode. If an InfraNode of the same name has another UID, reports that were copied from the
+    /// earlier InfraNode are not used.
     pub uid: Option<String>,
     /// Labels of the Node; `None` if there is no Node of this name.
     pub labels: Option<BTreeMap<String, String>>,
     /// Host networks in `spec.networks` of the InfraNode.
     pub networks: Vec<NetworkSpec>,
-    /// MTU of each host network: that of the spec or, if the spec has none, that which the uplink allows.
+    /// MTU of each host network: the MTU in the spec or, if the spec has none, the MTU that the uplink permits.
     pub mtus: BTreeMap<String, u32>,
-    /// Effective MTU of each host network, as the agent reports it. It is smaller than [`Self::mtus`] if the uplink or
-    /// a link of Berth does not have the MTU.
+    /// Actual MTU of each host network, as the agent reports it. It is smaller than that in [`Self::mtus`] if the
+    /// uplink or a link of Berth has a smaller MTU.
     pub reported_mtus: BTreeMap<String, u32>,
-    /// Desired tenant networks (`spec.tenantNetworks`): host network and VLAN or VNI, by the tenant's namespace
+    /// Desired tenant networks (`spec.tenantNetworks`): host network and VLAN or VNI, by the namespace of the tenant,
     /// `cluster-<id>`.
     pub desired_networks: BTreeMap<String, (String, NetworkId)>,
-    /// True if the agent has reported for the current spec: `status.observedGeneration` is the generation of the
+    /// True if the agent has reported about the current spec: `status.observedGeneration` equals the generation of the
     /// spec.
     pub has_reported: bool,
-    /// Desired tenant networks that the last report covers. An entry stays valid when another tenant is added to the
-    /// spec.
+    /// Desired tenant networks that the last report of the agent covers. An entry stays valid if another tenant is
+    /// added to the spec.
     pub reported_networks: BTreeMap<String, (String, NetworkId)>,
-    /// For each host network, the number of tenants that are not ready and that `status.networks` counts without
-    /// naming them.
+    /// For each host network, the number of tenants whose network is not ready and that `status.networks` only counts,
+    /// without naming them.
     pub unnamed_counts: BTreeMap<String, u32>,
-    /// Reason why a tenant's network is not ready, by host network and the tenant's namespace `cluster-<id>`.
+    /// Reason why a tenant's network is not ready, by host network and by the namespace of the tenant, `cluster-<id>`.
     pub not_ready_reasons: BTreeMap<(String, String), String>,
-    /// Addresses of VMs on this host that other machines use.
+    /// Addresses of VMs on this host that are also in use by other machines.
     pub address_conflicts: Vec<AddressConflictStatus>,
     /// Removals of tenant networks that failed or are blocked.
     pub failed_removals: Vec<FailedRemoval>,
@@ -57,7 +58,7 @@ pub struct TenantHostState {
     pub unresponsive_since: Option<Timestamp>,
 }
 
-/// A change that an agent reports and that should remove a tenant network, but has failed or is blocked.
+/// A change by which the agent should remove a tenant's network from the host, but which has failed or is blocked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailedRemoval {
     /// Network that the change should remove.
@@ -118,7 +119,7 @@ impl TenantHostState {
                 });
             }
         }
-        // The controller sets this status of the condition when the agent's Lease has expired.
+        // This status of the condition is written by the controller, after the agent's Lease has expired.
         let unknown = status.conditions.iter().find(|one| one.type_ == "Ready");
         host.unresponsive_since =
             unknown.filter(|one| one.status == "Unknown").map(|one| one.last_transition_time.0);
@@ -128,8 +129,8 @@ impl TenantHostState {
         host
     }
 
-    /// Copies the reported networks from the previous state if they are still valid and the agent has not sent a
-    /// new report since.
+    /// Copies the reported networks from the previous state, if they are still valid and the agent has sent no new
+    /// report since then.
     #[must_use]
     pub fn with_previous(mut self, before: &Self) -> Self {
         if !self.has_reported && self.uid == before.uid && self.networks == before.networks {
@@ -159,8 +160,8 @@ impl TenantHostState {
             .min()
     }
 
-    /// Returns true if the host is to carry a tenant's network: it has the tenant's host network, and the tenant
-    /// selects its labels.
+    /// Returns true if the host should carry a tenant's network: the host has the tenant's host network, and the
+    /// tenant's node selector matches the labels of the Node.
     #[must_use]
     pub fn carries(&self, tenant: &TenantCluster) -> bool {
         let network = tenant.spec.network.as_ref();
@@ -200,7 +201,7 @@ impl TenantHostState {
         }
         match self.unnamed_counts.get(network) {
             Some(0) => None,
-            // The tenant may be among those that the report counts but does not name.
+            // The tenant may be one of those that the report counts without naming them.
             Some(count) => Some(format!(
                 "unknown: the report counts {count} tenants that are not ready without naming them"
             )),
@@ -208,8 +209,8 @@ impl TenantHostState {
         }
     }
 
-    /// Returns the reason why a host network is not ready for VMs with this MTU; `None` if the agent reports no smaller
-    /// one.
+    /// Returns the reason why a host network is not ready for VMs with this MTU; `None` unless the agent reports a
+    /// smaller MTU.
     fn small_mtu_reason(&self, network: &str, mtu: u32) -> Option<String> {
         let reported = self.reported_mtus.get(network).filter(|reported| **reported < mtu)?;
         Some(format!(
@@ -218,7 +219,7 @@ impl TenantHostState {
         ))
     }
 
-    /// Returns the reason why a tenant's network may still be on the host; `None` if the agent has reported its
+    /// Returns the reason why a tenant's network may still exist on the host; `None` if the agent has reported its
     /// removal.
     #[must_use]
     pub fn removal_pending_reason(&self, namespace: &str, ids: &[NetworkId]) -> Option<String> {
@@ -241,14 +242,14 @@ impl TenantHostState {
     }
 }
 
-/// Returns the MTU of a host network for VMs: the MTU of the spec or, if the spec has none, the MTU that the uplink
-/// allows. If the uplink is not in the status, returns the MTU that the agent reports.
+/// Returns the MTU of a host network for VMs: the MTU in the spec or, if the spec has none, the MTU that the uplink
+/// permits. If the status does not contain the uplink, returns the MTU that the agent reports for the network.
 fn network_mtu(spec: &NetworkSpec, status: &berth_api::InfraNodeStatus) -> Option<u32> {
     let reported = || status.networks.iter().find(|network| network.name == spec.name)?.mtu;
     spec.mtu.or_else(|| uplink_mtu(spec, status)).or_else(reported)
 }
 
-/// Returns the MTU that the uplink of a host network allows.
+/// Returns the MTU that the uplink of a host network permits.
 fn uplink_mtu(spec: &NetworkSpec, status: &berth_api::InfraNodeStatus) -> Option<u32> {
     let uplinks = &status.capabilities.uplinks;
     if let Some(vxlan) = spec.vxlan_settings() {
@@ -268,8 +269,8 @@ fn uplink_mtu(spec: &NetworkSpec, status: &berth_api::InfraNodeStatus) -> Option
     uplinks.iter().find(is_selected)?.mtu
 }
 
-/// Returns the readiness of a tenant's network on the hosts that carry it: the numbers of hosts, and the hosts that
-/// are not ready.
+/// Returns the readiness of a tenant's network on the hosts that should carry it: the numbers of hosts, and the hosts
+/// that are not ready.
 #[must_use]
 pub fn readiness(
     tenant: &TenantCluster,
@@ -445,7 +446,7 @@ mod tests {
         let vxlan = json!({"networks": [{"name": "x", "scenario": "Vxlan",
             "vxlan": {"port": 4790, "localAddress": "10.0.0.1"}}]});
         assert_eq!(host(vxlan.clone(), status).mtus["x"], 8950);
-        // The address of the tunnels is on a link that is not in the status.
+        // The address of the tunnels is on a link that the status does not contain.
         let status = json!({"networks": [{"name": "x", "ready": 0, "pending": 0, "failed": 0, "mtu": 1450}]});
         let host = host(vxlan, status);
         assert_eq!((host.mtus["x"], host.carried_mtu("x")), (1450, Some(1450)));

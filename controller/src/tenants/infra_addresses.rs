@@ -1,4 +1,4 @@
-//! Addresses of the infra API server, to which no tenant's kubeconfig may refer.
+//! Addresses of the infra API server, which are refused as the server of a tenant's kubeconfig.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -6,20 +6,20 @@ use std::net::{IpAddr, SocketAddr};
 use berth_runtime::untrusted::{RefusedAddress, effective_destination};
 use k8s_openapi::api::core::v1::{Endpoints, Service};
 
-/// Namespace and name of the Service and the Endpoints of the API server. Unlike EndpointSlices, all releases since 1.20
-/// serve Endpoints.
+/// Namespace and name of the Service and the Endpoints of the API server. Endpoints are read instead of EndpointSlices,
+/// because all versions since 1.20 serve them.
 pub const API_SERVER: (&str, &str) = ("default", "kubernetes");
 
-/// Addresses in canonical form, in which they are compared.
+/// Addresses in canonical form, so that equal addresses compare as equal.
 pub type Addresses = BTreeSet<SocketAddr>;
 
-/// Returns the addresses in canonical form.
+/// Converts addresses to their canonical form.
 #[must_use]
 pub fn canonical_addresses(addresses: impl Iterator<Item = SocketAddr>) -> Addresses {
     addresses.map(|one| SocketAddr::new(effective_destination(one.ip()), one.port())).collect()
 }
 
-/// Checks the address of a tenant's API server. `infra` contains the addresses of the infra API server.
+/// Checks an address of a tenant's API server. `infra` contains the addresses of the infra API server.
 ///
 /// # Errors
 /// Returns the reason why the address is refused.
@@ -93,7 +93,7 @@ mod tests {
         ] {
             assert_eq!(check(refused), Err(RefusedAddress::InfraApiServer), "{refused}");
         }
-        // A NodePort of the host on which the infra API server runs.
+        // The port is a NodePort on the host of the infra API server, so the tenant's API server may use this address.
         assert_eq!(check("192.0.2.1:30443"), Ok(()));
         assert_eq!(check("127.0.0.1:6443"), Err(RefusedAddress::Loopback));
     }

@@ -1,4 +1,4 @@
-//! Reads the address of a tenant's API server from its kubeconfig.
+//! Reads the host of a tenant's API server from the tenant's kubeconfig.
 
 use std::net::IpAddr;
 
@@ -44,12 +44,12 @@ struct Cluster {
 pub enum ApiServerHost {
     /// An IP address.
     Address(IpAddr),
-    /// A host name, which a NetworkPolicy cannot contain.
+    /// A host name, which cannot be used in a NetworkPolicy.
     Name(String),
 }
 
-/// Reason why the API server of a kubeconfig is unknown. The error contains no part of the kubeconfig, because the
-/// kubeconfig comes from a Secret.
+/// Reason why the host of the API server cannot be read from a kubeconfig. The message contains no part of the
+/// kubeconfig, because the kubeconfig is from a Secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidKubeconfig {
     /// The kubeconfig cannot be parsed.
@@ -80,7 +80,7 @@ pub fn parse_server(text: &str) -> Result<ApiServerHost, InvalidKubeconfig> {
     Ok(host.parse().map_or_else(|_| ApiServerHost::Name(host.to_owned()), ApiServerHost::Address))
 }
 
-/// Returns the host in the part of a URL that follows `https://`.
+/// Returns the host in `rest`, the part of a URL that follows `https://`.
 fn host_in_url(rest: &str) -> Option<&str> {
     let authority = rest.split(['/', '?', '#']).next()?;
     let host = authority.rsplit('@').next()?;

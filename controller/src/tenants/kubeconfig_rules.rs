@@ -1,30 +1,30 @@
 //! Rules for the kubeconfigs of tenants.
 //!
-//! The author of the Secret is not trusted: a kubeconfig can name programs that are run (`exec`, `auth-provider`),
-//! files that are sent as credentials, and proxies.
+//! The author of the Secret is not trusted: a kubeconfig can name programs to be run (`exec`, `auth-provider`), files
+//! whose content is sent as a credential, and proxies.
 
 use hyper::header::HeaderValue;
 use kube::config::{AuthInfo, Cluster, Kubeconfig};
 use secrecy::ExposeSecret as _;
 
-/// Largest number of bytes of `server`. kube appends the path of each request, and panics if the URL has 64 KiB.
+/// Maximum length of `server` in bytes. kube appends the path of each request, and panics if the URL has 64 KiB.
 const MAX_SERVER_LENGTH: usize = 2048;
 
-/// Reason why a kubeconfig is refused. The texts contain no part of the kubeconfig.
+/// Reason why a kubeconfig is refused. The message contains no part of the kubeconfig.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RefusedKubeconfig {
-    /// The entry is no kubeconfig.
+    /// The entry of the Secret is not a kubeconfig.
     #[error("the entry is not a valid kubeconfig")]
     Invalid,
     /// The kubeconfig has no user with a credential.
     #[error("users[].user must have a token, a client certificate with its key, or a password")]
     NoCredential,
-    /// A token cannot be sent.
+    /// The token contains characters that an HTTP header must not contain.
     #[error(
         "users[].user.token contains a line break or another character that no HTTP header may contain"
     )]
     InvalidToken,
-    /// The kubeconfig names no server with TLS.
+    /// The kubeconfig names no server with an `https` URL.
     #[error("clusters[].cluster.server must be https://HOST:PORT, with at most 2048 bytes")]
     NoServer,
     /// The kubeconfig would run a program, or read files of this machine.
@@ -41,8 +41,8 @@ pub enum RefusedKubeconfig {
     Insecure,
 }
 
-/// Parses a kubeconfig that contains everything itself. With `permits_insecure`, it may disable the verification of the
-/// server's certificate.
+/// Parses a kubeconfig that refers to no files and programs. If `permits_insecure` is true, the kubeconfig may disable
+/// the verification of the server's certificate.
 ///
 /// # Errors
 /// Returns the reason why the kubeconfig is refused.
@@ -77,7 +77,7 @@ fn has_tls(cluster: &Cluster) -> bool {
     server.starts_with("https://") && server.len() <= MAX_SERVER_LENGTH
 }
 
-/// Returns false if kube would panic when it creates the header with the token.
+/// Returns false if the token contains characters with which kube would panic when it creates the HTTP header.
 fn has_valid_token(user: &AuthInfo) -> bool {
     let token = user.token.as_ref();
     token.is_none_or(|token| HeaderValue::from_str(token.expose_secret()).is_ok())

@@ -3,7 +3,7 @@
 use berth_api::{InfraConfigSpec, SecretRef, TenantCluster};
 use berth_kubevirt_render::machines::ReferenceScope;
 
-/// Key of the entry of a Secret, if the reference names none.
+/// Key of the entry in the Secret if the reference names no key.
 const DEFAULT_KEY: &str = "kubeconfig";
 
 /// The Secret with a tenant's kubeconfig.
@@ -20,7 +20,7 @@ pub struct KubeconfigSecret {
 }
 
 impl KubeconfigSecret {
-    /// Resolves the reference of a tenant.
+    /// Resolves the reference of a TenantCluster.
     #[must_use]
     pub fn resolve(tenant: &str, reference: &SecretRef) -> Self {
         let own = TenantCluster::namespace_of(tenant);
@@ -32,13 +32,13 @@ impl KubeconfigSecret {
         }
     }
 
-    /// Returns true if the Secret is in the namespace of the tenant, which permits the reference.
+    /// Returns true if the Secret is in the namespace of the tenant. Such a reference is always permitted.
     #[must_use]
     pub fn is_own(&self) -> bool {
         self.namespace == self.tenant_namespace
     }
 
-    /// Returns the reason why the tenant may not refer to the Secret; `None` if it may.
+    /// Returns the reason why the tenant may not refer to the Secret; `None` if the reference is permitted.
     #[must_use]
     pub fn refusal(&self, config: &InfraConfigSpec) -> Option<String> {
         let scope = ReferenceScope::new(&[&self.tenant_namespace], config);

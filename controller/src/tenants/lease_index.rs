@@ -1,5 +1,5 @@
-//! Machines by host, and claims by machine, from which the HostLeases of a host are computed without a search of all
-//! claims.
+//! Index of machines by host, and of AddressClaims by machine, from which the HostLeases of a host are computed without
+//! searching all claims.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::host_leases::is_active;
 
-/// Hosts of the machines, and their active claims.
+/// Index of the hosts of machines and of the machines' active claims.
 #[derive(Debug, Default)]
 pub struct LeaseIndex {
     hosts: BTreeMap<ClaimingMachine, BTreeSet<String>>,
@@ -19,7 +19,7 @@ pub struct LeaseIndex {
 }
 
 impl LeaseIndex {
-    /// Sets the hosts of a machine, and returns the hosts that the change affects. A machine without a
+    /// Sets the hosts of a machine, and returns the hosts that are affected by the change. A machine without a
     /// VirtualMachineInstance has no hosts.
     pub fn set_hosts(
         &mut self,
@@ -44,8 +44,9 @@ impl LeaseIndex {
         affected
     }
 
-    /// Replaces the claim of this name by its current version, which is `None` after a deletion. Returns the hosts that
-    /// the change affects. `machines` are the machines to which any version of the claim referred.
+    /// Replaces the claim of this name by its current version, or removes it if `current` is `None`. Returns the hosts
+    /// that are affected by the change. `machines` contains the machines to which any version of the claim has
+    /// referred.
     pub fn set_claim<'m>(
         &mut self,
         name: &str,
@@ -72,7 +73,7 @@ impl LeaseIndex {
         affected
     }
 
-    /// Replaces all claims. This affects all hosts.
+    /// Replaces all claims. All hosts are affected.
     pub fn replace_claims(&mut self, all: impl IntoIterator<Item = Arc<AddressClaim>>) {
         self.claims.clear();
         for claim in all.into_iter().filter(|claim| is_active(claim)) {
@@ -80,14 +81,14 @@ impl LeaseIndex {
         }
     }
 
-    /// Returns the claims of the machines on a host.
+    /// Returns the active claims of the machines on a host.
     #[must_use]
     pub fn claims_on(&self, host: &str) -> Vec<Arc<AddressClaim>> {
         let machines = self.machines.get(host).into_iter().flatten();
         machines.filter_map(|machine| self.claims.get(machine)).flatten().cloned().collect()
     }
 
-    /// Returns the hosts of a tenant's machines.
+    /// Returns the hosts on which machines of a tenant are.
     #[must_use]
     pub fn hosts_of_tenant(&self, tenant: &str) -> BTreeSet<String> {
         let is_of_tenant = |claim: &Arc<AddressClaim>| claim.spec.tenant == tenant;
@@ -96,9 +97,9 @@ impl LeaseIndex {
     }
 }
 
-/// Returns the hosts of a VM from its VirtualMachineInstance: the host that runs it, and during a live migration also
-/// the target. virt-controller sets `migrationState.targetNode` when the target's pod is ready, which is before the
-/// guest arrives; it sets `nodeName` when the first pod is ready, and `activePods` when a pod has a Node.
+/// Returns the hosts of a VM according to its VirtualMachineInstance: the host that runs it, and during a live
+/// migration also the target host. virt-controller sets `migrationState.targetNode` when the target's pod is ready,
+/// which is before the guest arrives; `nodeName` when the first pod is ready; and `activePods` when a pod has a Node.
 #[must_use]
 pub fn hosts_of_instance(instance: &Value) -> BTreeSet<String> {
     let status = &instance["status"];

@@ -1,4 +1,4 @@
-//! Services of type LoadBalancer in tenants' namespaces, which the cloud controller managers of tenants create.
+//! Services of type LoadBalancer in tenants' namespaces, which the tenants' cloud controller managers create.
 
 use std::collections::BTreeMap;
 
@@ -12,16 +12,18 @@ use serde_json::Value;
 pub struct LoadBalancerService {
     /// Name of the Service.
     pub name: String,
-    /// Labels of the pods; empty if another controller writes the endpoints.
+    /// Labels that select the pods; empty if the Service has no selector, because another controller writes its
+    /// endpoints.
     pub selector: BTreeMap<String, String>,
     /// Protocols of the pods' ports, each with the port as a number or a name.
     pub ports: Vec<(String, IntOrString)>,
-    /// Addresses of the clients, if pods see these addresses and the Service restricts them; otherwise `None`.
+    /// Ranges of the clients' addresses, if pods receive packets with these addresses and the Service restricts them;
+    /// otherwise `None`.
     pub sources: Option<Vec<IpNet>>,
 }
 
 impl LoadBalancerService {
-    /// Returns the Service with this name and `spec`; `None` if it has another type or forwards no traffic.
+    /// Returns the Service with this name and `spec`; `None` if it has another type, or forwards no traffic.
     #[must_use]
     pub fn new(name: &str, spec: &Value) -> Option<Self> {
         let spec: ServiceSpec = serde_json::from_value(spec.clone()).ok()?;
@@ -36,7 +38,8 @@ impl LoadBalancerService {
                 ports.push(one);
             }
         }
-        // With the policy `Cluster`, pods see an address of the Node that received the packet.
+        // With the policy `Cluster`, the source address of a packet is that of the Node that received it, not that of
+        // the client.
         let sees_clients = spec.external_traffic_policy.as_deref() == Some("Local");
         let ranges = spec.load_balancer_source_ranges.unwrap_or_default();
         let sources: Option<Vec<IpNet>> = (sees_clients && !ranges.is_empty())
@@ -92,7 +95,7 @@ mod tests {
         let network = "10.0.0.0/8".parse().unwrap();
         assert_eq!(sources("Local", json!(["10.0.0.0/8", "x"])), Some(Some(vec![network])));
         assert_eq!(sources("Local", json!([])), Some(None));
-        // If no range can be parsed, nothing is allowed.
+        // If no range can be parsed, no client is permitted.
         assert_eq!(sources("Local", json!(["everywhere"])), None);
     }
 

@@ -1,5 +1,5 @@
-//! MTU of a tenant's network: the MTU that all its hosts can carry, and whether the MTU of the machines fits. A
-//! mismatch is only reported, and machines are not changed.
+//! MTU of a tenant's network: computes the MTU that all its hosts can carry, and checks whether the MTU of the machines
+//! fits. A mismatch is only reported; machines are not changed.
 
 use std::sync::Arc;
 
@@ -12,19 +12,19 @@ use super::fault::{Fault, join_names_limited};
 use super::hosts::TenantHostState;
 use super::network::HostNetwork;
 
-/// Returns the MTU in the status of a tenant.
+/// Returns the MTU in the status of a TenantCluster.
 fn recorded_mtu(tenant: &TenantCluster) -> Option<u32> {
     tenant.status.as_ref()?.mtu
 }
 
-/// Returns the host network of a tenant. If its MTU is unknown now, the last known MTU is kept, because machines use
-/// it.
+/// Returns the host network of a tenant. If its MTU is unknown, uses the last known MTU, which the machines use.
 #[must_use]
 pub fn with_last_known_mtu(network: HostNetwork, tenant: &TenantCluster) -> HostNetwork {
     HostNetwork { mtu: network.mtu.or_else(|| recorded_mtu(tenant)), ..network }
 }
 
-/// Returns the MTU for the status of a tenant. If its network is unknown now, the last known MTU is kept.
+/// Returns the MTU for the status of a TenantCluster. If the network of the tenant is unknown, returns the last known
+/// MTU.
 #[must_use]
 pub fn status_mtu(
     tenant: &TenantCluster,
@@ -36,8 +36,8 @@ pub fn status_mtu(
     }
 }
 
-/// Returns a fault if the MTU of the machines does not fit the hosts that carry the tenant's network. `prefixes` are those
-/// that the network has from pools. Invalid pools are reported elsewhere.
+/// Returns a fault if the MTU of the machines does not fit the hosts that carry the tenant's network. `prefixes` are
+/// the prefixes that the network has from the pools in InfraConfig. Invalid pools are reported elsewhere.
 #[must_use]
 pub fn find_fault(
     tenant: &TenantCluster,
@@ -74,7 +74,7 @@ pub fn find_fault(
         )
     } else if spec.ipv6.is_some() && smallest < MIN_IPV6_MTU {
         format!(
-            "{}: IPv6 requires an MTU of at least {MIN_IPV6_MTU}, and network {} has less on hosts {}; increase the \
+            "{}: IPv6 requires an MTU of at least {MIN_IPV6_MTU}, but the MTU of network {} is smaller on hosts {}; increase the \
              MTU of switches, uplinks and spec.networks[{}].mtu of these hosts",
             Family::V6.field(),
             spec.name,
@@ -87,8 +87,8 @@ pub fn find_fault(
     Some(Fault::new(ConditionReason::MtuMismatch, message))
 }
 
-/// Returns the field that specifies the MTU of the machines: that of the tenant or, if it has none, that of the pool from
-/// which its network has a prefix.
+/// Returns the field that specifies the MTU of the machines: `mtu` of the TenantCluster or, if it is not set, `mtu` of
+/// the pool in InfraConfig from which the network has its prefix.
 fn mtu_field(spec: &TenantNetwork, family: Family) -> String {
     let pool = match family {
         Family::V4 => spec.ipv4.as_ref(),

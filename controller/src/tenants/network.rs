@@ -1,5 +1,5 @@
-//! Properties of a host network, derived from the hosts that have it. All hosts of a tenant must agree on the
-//! properties.
+//! Properties of a host network, derived from the hosts that have the network. The properties must be equal on all
+//! hosts of a tenant.
 
 use std::sync::Arc;
 
@@ -13,9 +13,9 @@ use super::network_id::NetworkId;
 /// Properties of a host network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostNetwork {
-    /// Name of the network.
+    /// Name of the host network.
     pub name: String,
-    /// Scenario of the network, which determines how it separates tenants.
+    /// Scenario of the host network, which determines how tenants are separated.
     pub scenario: NetworkScenario,
     /// The bridge that all tenants share (scenario `VlanAwareBridge`).
     pub shared_bridge: Option<LinkName>,
@@ -26,13 +26,13 @@ pub struct HostNetwork {
 }
 
 impl HostNetwork {
-    /// Returns true if the network separates tenants by VNIs instead of VLANs.
+    /// Returns true if tenants are separated by VNIs instead of VLANs.
     #[must_use]
     pub fn uses_vnis(&self) -> bool {
         self.scenario == NetworkScenario::Vxlan
     }
 
-    /// Returns the name of a tenant's bridge on hosts. Agents use the same rule.
+    /// Returns the name of a tenant's bridge on hosts; `None` if the scenario has no bridges. Agents use the same rule.
     #[must_use]
     pub fn tenant_bridge_name(&self, id: NetworkId) -> Option<String> {
         let own = || Some(format!("{}{}", self.bridge_prefix.as_ref()?, id.number()));
@@ -55,11 +55,11 @@ impl HostNetwork {
     }
 }
 
-/// Returns the host network that a tenant's spec names; `None` if the spec names none.
+/// Returns the host network that a TenantCluster names in `spec.network`; `None` if it has no `spec.network`.
 ///
 /// # Errors
-/// Returns a fault if no host of the tenant has the network, or if two of its hosts have it with different
-/// properties.
+/// Returns a fault if no host of the tenant has the network, or if the network has different properties on two of the
+/// hosts.
 pub fn resolve_host_network(
     tenant: &TenantCluster,
     hosts: &[Arc<TenantHostState>],
@@ -74,7 +74,7 @@ pub fn resolve_host_network(
             [NetworkScenario::BridgePerTenant, NetworkScenario::Vxlan].contains(&spec.scenario);
         let shared_bridge = match has_shared_bridge.then(|| spec.shared_bridge()).transpose() {
             Ok(bridge) => bridge,
-            // The agent of this host reports the same error.
+            // The agent of this host also reports this error.
             Err(error) => {
                 let message =
                     format!("InfraNode {}: spec.networks[{name}].bridge: {error}", host.name);
@@ -96,7 +96,7 @@ pub fn resolve_host_network(
                 if *known != one {
                     let message = format!(
                         "hosts {first} and {} have network {name} with different properties ({:?} and {:?}, bridge {} and \
-                         {}): VMs cannot be attached in the same way; configure the hosts \
+                         {}), so VMs could not be attached in the same way on both; configure the hosts \
                          identically, or select hosts by spec.nodeSelector",
                         host.name,
                         known.scenario,

@@ -1,4 +1,4 @@
-//! Identifier of a tenant on a host network: a VLAN ID, or a VXLAN network identifier (VNI).
+//! Number that separates a tenant from others on a host network: a VLAN ID, or a VXLAN network identifier (VNI).
 
 use std::fmt;
 
@@ -7,9 +7,9 @@ use berth_api::{TenantClusterStatus, TenantNetwork, VlanClaim, VlanClaimSpec, Vl
 /// A VLAN or a VNI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum NetworkId {
-    /// VLAN ID of IEEE 802.1Q.
+    /// VLAN ID (IEEE 802.1Q).
     Vlan(VlanId),
-    /// VXLAN network identifier of RFC 7348.
+    /// VXLAN network identifier (RFC 7348).
     Vni(u32),
 }
 
@@ -23,7 +23,7 @@ impl NetworkId {
         }
     }
 
-    /// Returns true if the identifier is a VNI.
+    /// Returns true for a VNI.
     #[must_use]
     pub const fn is_vni(self) -> bool {
         matches!(self, Self::Vni(_))
@@ -38,7 +38,7 @@ impl NetworkId {
         }
     }
 
-    /// Returns the name of the VlanClaim to this number on a network.
+    /// Returns the name of the VlanClaim that locks this number on a network.
     #[must_use]
     pub fn claim_name(self, network: &str) -> String {
         match self {
@@ -47,7 +47,7 @@ impl NetworkId {
         }
     }
 
-    /// Returns a VlanClaim of a tenant to this number on a network.
+    /// Returns the VlanClaim of a tenant that locks this number on a network.
     #[must_use]
     pub fn to_claim(self, network: &str, tenant: &str, uid: &str) -> VlanClaim {
         let (vlan, vni) = self.to_fields();
@@ -61,7 +61,7 @@ impl NetworkId {
         VlanClaim::new(&self.claim_name(network), spec)
     }
 
-    /// Returns the values of the two fields `vlan` and `vni` of objects, one of which is `None`.
+    /// Returns the values for the two fields `vlan` and `vni` in Kubernetes objects, one of which is `None`.
     #[must_use]
     pub const fn to_fields(self) -> (Option<VlanId>, Option<u32>) {
         match self {
@@ -70,8 +70,8 @@ impl NetworkId {
         }
     }
 
-    /// Parses the two fields `vlan` and `vni` of objects. Returns `None` if both are set: API servers without CEL
-    /// accept this.
+    /// Converts the two fields `vlan` and `vni` of a Kubernetes object. Returns `None` if neither is set, or both are
+    /// set, which API servers without CEL validation accept.
     #[must_use]
     pub const fn from_fields(vlan: Option<VlanId>, vni: Option<u32>) -> Option<Self> {
         match (vlan, vni) {

@@ -1,7 +1,8 @@
 //! Compares the addresses of NodeLocal DNSCache in the infra cluster and in a tenant's cluster.
 //!
-//! A machine on the pod network gets the name servers of its pod, which are those of the infra cluster. If the tenant's
-//! NodeLocal DNSCache binds the same address on the machine, it forwards queries to itself, and no name is resolved.
+//! A machine on the pod network uses the name servers of its launcher pod, which are those of the infra cluster. If the
+//! tenant's NodeLocal DNSCache binds the same address inside of the machine, it forwards queries to itself, and no name
+//! can be resolved.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -10,17 +11,17 @@ use std::sync::Arc;
 use berth_api::{ConditionReason, TenantCluster};
 use k8s_openapi::api::core::v1::ConfigMap;
 
-/// Name of the ConfigMap of NodeLocal DNSCache, in the namespace kube-system.
+/// Name of the ConfigMap of NodeLocal DNSCache in the namespace kube-system.
 pub const NODE_LOCAL_DNS: &str = "node-local-dns";
-/// Type of the condition that is true if the addresses differ. It is absent if the infra cluster has no NodeLocal
-/// DNSCache.
+/// Type of the condition that is true if the addresses differ. The condition is absent if the infra cluster has no
+/// NodeLocal DNSCache.
 pub const NODE_LOCAL_DNS_DISTINCT: &str = "NodeLocalDNSDistinct";
 
-/// Address of NodeLocal DNSCache in the manifests of Kubernetes.
+/// Default address of NodeLocal DNSCache in the manifests of Kubernetes.
 const DEFAULT_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(169, 254, 20, 10));
-/// Entry of the ConfigMap with the configuration.
+/// Key of the ConfigMap whose value is the configuration.
 const COREFILE: &str = "Corefile";
-/// Maximum number of addresses that are compared; NodeLocal DNSCache has one or two of each family.
+/// Maximum number of addresses that are compared. NodeLocal DNSCache usually has one or two addresses of each family.
 const MAX_ADDRESSES: usize = 16;
 
 /// Status, reason and message of the condition.
@@ -34,8 +35,8 @@ pub struct DnsComparison {
     pub message: String,
 }
 
-/// Returns the addresses that the plugin `bind` of a Corefile names. Words that are no addresses, such as placeholders,
-/// are ignored.
+/// Returns the addresses of the plugin `bind` in a Corefile. Words that are not addresses, such as placeholders, are
+/// ignored.
 #[must_use]
 pub fn bound_addresses<'m>(
     config_maps: impl Iterator<Item = &'m Arc<ConfigMap>>,
@@ -56,8 +57,8 @@ pub fn bound_addresses<'m>(
     found
 }
 
-/// Compares the address in the tenant's spec with those of the infra cluster. Returns `None` if there is nothing to
-/// compare.
+/// Compares the address in the TenantCluster with `infra`, the addresses in the infra cluster. Returns `None` if
+/// `infra` is empty, or if the TenantCluster has no address and `infra` does not contain the default address.
 #[must_use]
 pub fn compare(tenant: &TenantCluster, infra: &BTreeSet<IpAddr>) -> Option<DnsComparison> {
     let field = "spec.nodeLocalDNSAddress";

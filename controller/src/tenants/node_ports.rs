@@ -1,8 +1,8 @@
-//! Allocates node ports of a tenant's range to the Services of machines.
+//! Allocates node ports from a tenant's range to the Services of its machines.
 //!
-//! No claim is needed as a lock: the API server refuses a node port that another Service has. The Service of a machine
-//! stores its node ports. The first choice depends on the machine only, so a Service that is created again usually gets
-//! the same node ports.
+//! No claim is needed as a lock: the API server refuses a node port that another Service has, and the Service of a
+//! machine stores the machine's node ports. The first candidate depends only on the machine, so a Service that is
+//! created again usually gets the same node ports.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,26 +12,26 @@ use serde_json::Value;
 use super::claims::hash_strings;
 use super::fault::{Fault, join_names_limited};
 
-/// Node ports of a Service, by the port of the machine.
+/// Node ports of a Service, by the port of the machine to which each node port is forwarded.
 pub type NodePorts = BTreeMap<u16, u16>;
 
 /// Request for the node ports of a machine.
 #[derive(Clone, Copy, Debug)]
 pub struct NodePortRequest<'a> {
-    /// Node ports of the tenant.
+    /// Range of the tenant's node ports.
     pub range: NodePortRange,
     /// Namespace and name of the machine.
     pub machine: &'a str,
-    /// Ports of the machine.
+    /// Ports of the machine that need node ports.
     pub ports: &'a BTreeSet<u16>,
-    /// Node ports that the Service of the machine has.
+    /// Node ports that the Service of the machine already has.
     pub existing: &'a NodePorts,
-    /// Node ports that other Services have, or that the API server refused.
+    /// Node ports that other Services have, and those that the API server has refused.
     pub unavailable: &'a BTreeSet<u16>,
 }
 
-/// Allocates a node port to each port of a machine; `None` if the range has too few free node ports. Existing node ports
-/// stay, also outside of the range.
+/// Allocates a node port to each port of a machine; `None` if the range has too few free node ports. Existing node
+/// ports are retained, even if they are outside of the range.
 #[must_use]
 pub fn allocate_node_ports(request: NodePortRequest<'_>) -> Option<NodePorts> {
     let NodePortRequest { range, machine, ports, existing, unavailable } = request;
@@ -60,21 +60,21 @@ pub fn read_node_ports(service: &Value) -> NodePorts {
     ports.filter_map(pair).filter(|(_, node_port)| *node_port != 0).collect()
 }
 
-/// Results of the allocation for the machines of a MachineDeployment.
+/// Results of the allocation of node ports for the machines of a MachineDeployment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodePortResults {
-    /// Machines for which the range has no free node port.
+    /// Names of the machines for which the range has no free node port.
     pub without_port: Vec<String>,
-    /// Number of machines that wait, because the API server refused many node ports.
+    /// Number of machines whose allocation is retried later, because the API server has refused many node ports.
     pub waiting_count: usize,
     /// Node ports that the API server refused.
     pub refused: BTreeSet<u16>,
-    /// Machines that keep a node port outside of the range.
+    /// Names of the machines that retain a node port outside of the range.
     pub outside: Vec<String>,
 }
 
 impl NodePortResults {
-    /// Returns the fault of the highest priority; `None` if all machines have node ports of the range.
+    /// Returns the fault with the highest priority; `None` if all machines have node ports from the range.
     #[must_use]
     pub fn fault(&self, range: NodePortRange) -> Option<Fault> {
         let field =
@@ -88,15 +88,16 @@ impl NodePortResults {
                 format!("; the API server refused {}", join_names_limited(&ports))
             };
             let message = format!(
-                "{field} has no free node port for {machines}{refusal}; extend the range, or delete Services that use it"
+                "{field} has no free node port for {machines}{refusal}; extend the range, or delete Services with node ports in it"
             );
             return Some(Fault::new(ConditionReason::NodePortsExhausted, message));
         }
         if self.waiting_count > 0 {
-            // The message has no refused node ports: each change of the status triggers a reconcile.
+            // The message must not contain the refused node ports, which differ in each reconcile: each change of the
+            // status triggers a reconcile.
             let message = format!(
-                "{field}: number of machines without node port: {}, because the API server refused many; other node \
-                 ports are tried after 30 s: choose a range that no other Service uses, within \
+                "{field}: {} machines have no node port, because the API server has refused many node ports of the range; other \
+                 node ports are tried after 30 s; choose a range that no other Service uses, within \
                  --service-node-port-range of the API server",
                 self.waiting_count
             );
@@ -107,8 +108,7 @@ impl NodePortResults {
         }
         let machines = join_names_limited(&self.outside);
         let message = format!(
-            "{field} does not contain all node ports of {machines}, which keep them; to allocate node ports of the range, \
-             delete the Services access-<machine>"
+            "{field} does not contain all node ports of {machines}, which keep them; to allocate node ports from the range, delete the Services access-<machine>"
         );
         Some(Fault::new(ConditionReason::NodePortsOutsideRange, message))
     }
@@ -165,7 +165,7 @@ mod tests {
         let range = range("30100-30199");
         let first = allocate(range, "cluster-shop/web-1", &[22], &[], &[]).unwrap();
         assert_eq!(allocate(range, "cluster-shop/web-1", &[22], &[], &[]).unwrap(), first);
-        // Other machines, other ranges and further ports do not change the ports of an existing Service.
+        // Other machines, other ranges and additional ports do not change the node ports of an existing Service.
         let existing = [(22, 31_022), (8080, 31_080)];
         let ports =
             allocate(range, "cluster-shop/web-1", &[22, 6443], &existing, &[31_022]).unwrap();
@@ -203,7 +203,7 @@ mod tests {
         );
         let (kind, message) = reason(|one| one.waiting_count = 2);
         assert_eq!(kind, ConditionReason::NodePortsRefused);
-        assert!(message.contains("number of machines without node port: 2"), "{message}");
+        assert!(message.contains("2 machines have no node port"), "{message}");
         let (_, later) = reason(|one| one.refused.extend([30_101]));
         assert_eq!(later, message, "each change of the status triggers a reconcile");
         let (kind, message) = reason(|one| one.without_port.push("web-3".to_owned()));

@@ -1,12 +1,14 @@
-//! Decides whether a tenant gets the pool of load balancer addresses that it requests.
+//! Decides whether a tenant gets the load balancer address pool that it requests.
 //!
-//! Tenants whose pools are related are decided together, older tenants first. A tenant is accepted if it, and the
-//! tenants whose pools have addresses that it requests, can all get their pools one after the other, without an address
-//! that an accepted tenant requests. A refused tenant keeps its pool, and its request blocks no other tenant.
+//! Tenants whose pools are related are decided together, older tenants first. A tenant depends on those tenants whose
+//! current pools contain addresses that it requests. A tenant is accepted if it and the tenants on which it depends can
+//! all get their requested pools one after the other, and if none of these pools contains an address that an accepted
+//! tenant requests. A refused tenant retains its current pool, and its request does not affect other tenants.
 //!
-//! A pool changes only in one step, when no other pool has its addresses. Such a step does not change which tenants are
-//! accepted, so no tenant loses addresses for a change that does not complete. Tenants that need each other's addresses
-//! are refused: one of them would have to release its pool first, and could then lose it to another tenant.
+//! A pool is changed in a single step, as soon as no other pool contains its new addresses. This step does not change
+//! which tenants are accepted, so no tenant loses addresses for a change that cannot be completed. Tenants that request
+//! addresses of each other's pools are refused: one of them would have to release its pool first, and could then lose
+//! it to another tenant.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,34 +20,35 @@ use super::fault::join_names_limited;
 use super::pool_precedence::{PoolRequest, age_key, refusal};
 use super::pool_use::PoolUse;
 
-/// Pools and requests of all tenants.
+/// Current pools and requested pools of all tenants.
 #[derive(Clone, Copy)]
 pub(super) struct PoolState<'a> {
     /// All tenants.
     pub(super) tenants: &'a [Arc<TenantCluster>],
-    /// Pools in the cluster.
+    /// Current pools in the cluster.
     pub(super) pool_use: &'a PoolUse,
-    /// Returns false if a pool cannot be applied, even if no other tenant requests its addresses.
+    /// Returns false if a request cannot be applied for reasons other than the requests of other tenants.
     pub(super) may_apply: &'a dyn Fn(PoolRequest<'_>) -> bool,
 }
 
-/// Decision about the pool of a tenant.
+/// Decision about the requested pool of a tenant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum PoolDecision {
-    /// The tenant gets the pool.
+    /// The tenant gets the requested pool now.
     Accepted,
-    /// The tenant keeps its previous pool until the pools of these other tenants have changed, and then gets the pool.
+    /// The tenant gets the requested pool after the pools of these other tenants have changed; until then, it retains
+    /// its current pool.
     Waits(Vec<String>),
-    /// The tenant keeps its previous pool, with the reasons.
+    /// The tenant retains its current pool, for these reasons.
     Refused(Vec<String>),
 }
 
-/// Requested pool of a tenant, and its pool in the cluster.
+/// Requested pool of a tenant, and its current pool in the cluster.
 struct PoolClaim<'a> {
-    /// The requested pool, without ranges if it cannot be applied.
+    /// The requested pool; without ranges if it cannot be applied.
     request: PoolRequest<'a>,
     can_apply: bool,
-    /// Ranges in the cluster.
+    /// Ranges of the current pool.
     applied: Vec<AddressRange>,
 }
 
@@ -60,7 +63,8 @@ impl<'a> PoolClaim<'a> {
         is_shared(self.request.ranges) || is_shared(self.applied.as_slice())
     }
 
-    /// Returns true if the pool of another tenant has addresses that this tenant requests.
+    /// Returns true if the current pool of the other tenant contains addresses that this tenant requests, so that it
+    /// must change first.
     fn needs_change_of(&self, other: &Self) -> bool {
         overlap(self.request.ranges, &other.applied)
     }
@@ -74,12 +78,13 @@ impl<'a> PoolClaim<'a> {
     }
 }
 
-/// Returns true if an address is in both lists of ranges.
+/// Returns true if the two lists of ranges have a common address.
 fn overlap(one: &[AddressRange], other: &[AddressRange]) -> bool {
     one.iter().any(|range| other.iter().any(|it| range.overlaps(*it)))
 }
 
-/// Decides about the pool of a tenant. [`PoolState::may_apply`] must return true for this pool.
+/// Decides about the requested pool of a tenant. The caller has checked that [`PoolState::may_apply`] returns true for
+/// this request.
 #[must_use]
 pub(super) fn decide(own: PoolRequest<'_>, state: PoolState<'_>) -> PoolDecision {
     let claims = related_claims(own, state);
@@ -89,7 +94,7 @@ pub(super) fn decide(own: PoolRequest<'_>, state: PoolState<'_>) -> PoolDecision
     let own_name = own.tenant.name_any();
     let own_index = claims.iter().position(|claim| claim.name() == own_name);
     if own_index.is_none_or(|index| accepted.contains(&index)) {
-        // Tenants that no longer request a pool are included.
+        // A tenant that has a pool, but no longer requests one, is also included.
         let pools = state.pool_use.pools.iter();
         let others = pools.filter(|pool| pool.tenant != own_name);
         let others = others.filter(|pool| overlap(own.ranges, &pool.ranges));
@@ -115,7 +120,8 @@ pub(super) fn decide(own: PoolRequest<'_>, state: PoolState<'_>) -> PoolDecision
     PoolDecision::Refused(reasons)
 }
 
-/// Returns a message that names the tenants that need addresses of each other's pools, if this tenant is one of them.
+/// If this tenant is one of several tenants that request addresses of each other's pools, returns a message that names
+/// these tenants.
 fn cycle_message(
     claims: &[PoolClaim<'_>],
     needed: &[BTreeSet<usize>],
@@ -136,7 +142,8 @@ fn cycle_message(
     ))
 }
 
-/// Returns the reason why a tenant is refused although it is older than an accepted tenant.
+/// Returns the reason why a tenant is refused although it is older than `other`, an accepted tenant with the same
+/// addresses.
 fn refusal_of_older_tenant(own: PoolRequest<'_>, other: PoolRequest<'_>) -> Option<String> {
     let mut pairs = own.ranges.iter().flat_map(|one| other.ranges.iter().map(move |it| (one, it)));
     let (range, theirs) = pairs.find(|(range, theirs)| range.overlaps(**theirs))?;
@@ -146,7 +153,8 @@ fn refusal_of_older_tenant(own: PoolRequest<'_>, other: PoolRequest<'_>) -> Opti
     ))
 }
 
-/// Returns the tenant and the tenants whose decisions may affect its own, older tenants first.
+/// Returns the claims of this tenant and of the tenants whose decisions may affect the decision about it, older tenants
+/// first.
 fn related_claims<'a>(own: PoolRequest<'a>, state: PoolState<'a>) -> Vec<PoolClaim<'a>> {
     let mut applied: BTreeMap<&str, Vec<AddressRange>> = BTreeMap::new();
     for pool in &state.pool_use.pools {
@@ -166,7 +174,8 @@ fn related_claims<'a>(own: PoolRequest<'a>, state: PoolState<'a>) -> Vec<PoolCla
     let (mut queue, mut related) = (vec![PoolClaim::new(own, own_applied)], Vec::new());
     while let Some(claim) = queue.pop() {
         for mut other in std::mem::take(&mut rest) {
-            // Only related pools are examined, because each is compared with all Nodes.
+            // `may_apply` is called only for related pools, because it compares the ranges with the addresses of all
+            // Nodes.
             if claim.overlaps(&other) && other.can_apply && !(state.may_apply)(other.request) {
                 other.can_apply = false;
                 other.request.ranges = &[];
@@ -180,8 +189,8 @@ fn related_claims<'a>(own: PoolRequest<'a>, state: PoolState<'a>) -> Vec<PoolCla
     related
 }
 
-/// Returns the indices of the tenants whose pools must change before a tenant gets its own; the tenant itself if
-/// tenants need each other's addresses.
+/// Returns the indices of the tenants whose pools must change before the tenant `first` gets its requested pool. The
+/// result contains `first` itself if tenants request addresses of each other's pools.
 fn needed_changes(claims: &[PoolClaim<'_>], first: usize) -> BTreeSet<usize> {
     let (mut needed, mut stack) = (BTreeSet::new(), vec![first]);
     while let Some(index) = stack.pop() {
@@ -195,8 +204,8 @@ fn needed_changes(claims: &[PoolClaim<'_>], first: usize) -> BTreeSet<usize> {
     needed
 }
 
-/// Returns the indices of the tenants that get their pools. The claims are sorted by age; `needed` has the result of
-/// [`needed_changes`] for each of them.
+/// Returns the indices of the accepted tenants. The claims are sorted by age; `needed` contains the result of
+/// [`needed_changes`] for each claim.
 fn accepted_claims(claims: &[PoolClaim<'_>], needed: &[BTreeSet<usize>]) -> BTreeSet<usize> {
     let mut accepted: BTreeSet<usize> = BTreeSet::new();
     for (index, needs) in needed.iter().enumerate() {

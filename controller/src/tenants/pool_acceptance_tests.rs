@@ -1,11 +1,12 @@
-//! Tests of the decisions about pools of load balancer addresses.
+//! Tests of the decisions about load balancer address pools.
 
 use serde_json::json;
 
 use super::super::pool_use::AppliedPool;
 use super::*;
 
-/// Returns tenants with these names and requests. The names sort the tenants, because they have no time of creation.
+/// Returns tenants with these names and requests. They have no creation timestamps, so their names determine which
+/// tenant is older.
 fn tenants(requests: &[(&str, &str)]) -> Vec<Arc<TenantCluster>> {
     let requests = requests.iter().map(|(name, range)| {
         let object = json!({
@@ -40,8 +41,8 @@ fn are_refused(decisions: &[PoolDecision]) -> Vec<bool> {
     decisions.iter().map(|one| matches!(one, PoolDecision::Refused(_))).collect()
 }
 
-/// Changes the pools of accepted tenants, one after the other. Returns for each tenant whether it is refused, which
-/// must be the same before and after each change.
+/// Changes the pools of accepted tenants, one after the other. Returns for each tenant whether it is refused, and
+/// checks that no change alters this.
 fn change_pools(tenants: &[Arc<TenantCluster>], pools: &mut Vec<AppliedPool>) -> Vec<bool> {
     let refused = are_refused(&decide_all(tenants, pools));
     loop {
@@ -64,13 +65,14 @@ fn change_pools(tenants: &[Arc<TenantCluster>], pools: &mut Vec<AppliedPool>) ->
     }
 }
 
-/// Tests all states of three tenants and three addresses in which a pool has at most one address.
+/// Tests all combinations for three tenants and three addresses in which each current pool contains at most one
+/// address.
 #[test]
 fn a_refused_tenant_keeps_its_pool_and_each_other_tenant_gets_its_request() {
     let single = ["192.0.2.0", "192.0.2.1", "192.0.2.2"];
     let ranges = [single.as_slice(), &["192.0.2.0/31", "192.0.2.1-192.0.2.2"]].concat();
     let names = ["a", "b", "c"];
-    // The index of each tenant's address; 3 for a tenant without a pool.
+    // Index of the address in each tenant's current pool; 3 for a tenant without a pool.
     let owned = (0..64_usize).map(|number| [number % 4, number / 4 % 4, number / 16]);
     let is_possible = |owned: &[usize; 3]| {
         let [a, b, c] = *owned;
@@ -152,7 +154,7 @@ fn a_tenant_waits_until_another_tenant_has_released_the_addresses() {
     let waits = |name: &str| PoolDecision::Waits(vec![name.to_owned()]);
     assert_eq!(decisions[..3], [waits("b"), waits("c"), PoolDecision::Accepted]);
     assert_eq!(change_pools(&tenants, &mut pools), [false, false, false, true]);
-    // A tenant that no longer requests a pool may still have one.
+    // A tenant that requests no pool may still have one from an earlier request.
     let decisions = decide_all(&tenants[..1], &applied(&[("e", first)]));
     assert_eq!(decisions, [waits("e")]);
 }

@@ -1,8 +1,9 @@
-//! Decides which of two tenants gets addresses that both request for their load balancers.
+//! Decides which of two tenants gets the load balancer addresses that both request.
 //!
-//! A tenant whose pool in the cluster has the addresses keeps them, so that a change of another tenant cannot take them
-//! away. If neither has them, the older TenantCluster gets them. The addresses are never in both pools, because MetalLB
-//! refuses overlapping pools, and with them every change of all pools.
+//! If the current pool of a tenant in the cluster already contains the addresses, the tenant retains them, so that a
+//! change of another tenant cannot take them away. If neither pool contains them, the older TenantCluster gets them.
+//! The addresses must never be in both pools, because MetalLB refuses overlapping pools, and then all changes of all
+//! pools.
 
 use std::fmt;
 
@@ -12,23 +13,23 @@ use kube::ResourceExt as _;
 
 use super::pool_use::PoolUse;
 
-/// Ranges that a tenant requests.
+/// Ranges of addresses that a tenant requests.
 #[derive(Clone, Copy, Debug)]
 pub struct PoolRequest<'a> {
     /// The tenant.
     pub tenant: &'a TenantCluster,
-    /// The ranges.
+    /// The requested ranges.
     pub ranges: &'a [AddressRange],
 }
 
 /// Reason why a tenant does not get addresses that another tenant also requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Precedence {
-    /// The pool of the other tenant has them.
+    /// The current pool of the other tenant contains the addresses.
     AppliedPool,
-    /// Neither pool has them, and the other tenant is older.
+    /// Neither current pool contains the addresses, and the other tenant is older.
     OlderTenant,
-    /// Both pools have some of them.
+    /// Each of the two current pools contains some of the addresses.
     BothPools,
 }
 
@@ -42,7 +43,8 @@ impl fmt::Display for Precedence {
     }
 }
 
-/// Returns the reason why `own` does not get addresses that `other` also requests; `None` if it gets all of them.
+/// Returns the reason why `own` does not get those addresses that `other` also requests; `None` if `own` gets all of
+/// them.
 #[must_use]
 pub fn refusal(own: PoolRequest<'_>, other: PoolRequest<'_>, pool_use: &PoolUse) -> Option<String> {
     let pairs = own.ranges.iter().flat_map(|one| other.ranges.iter().map(move |it| (one, it)));
@@ -76,7 +78,7 @@ fn precedence_of_other(
     }
 }
 
-/// Returns a key that sorts older tenants first.
+/// Returns a sort key by which older tenants come first.
 pub(super) fn age_key(tenant: &TenantCluster) -> (Option<Timestamp>, String) {
     let created = tenant.metadata.creation_timestamp.as_ref().map(|created| created.0);
     (created, tenant.name_any())
@@ -100,7 +102,8 @@ mod tests {
         tenant
     }
 
-    /// Returns why `b`, which is older, and `a` do not get the addresses 192.0.2.8-192.0.2.15, which both request.
+    /// Returns why `b`, which is older, and why `a` do not get the addresses 192.0.2.8-192.0.2.15, which both tenants
+    /// request.
     fn reasons(pools: &[(&str, &str)]) -> [Option<&'static str>; 2] {
         let (older, younger) = (tenant("b", 1000), tenant("a", 2000));
         let ranges = ["192.0.2.0/28", "192.0.2.8-192.0.2.23"]
@@ -127,12 +130,12 @@ mod tests {
         for (pools, expected) in [
             (vec![], [None, Some(older)]),
             (vec![("b", "192.0.2.0/28")], [None, Some(applied)]),
-            // The older tenant extends its pool into that of the younger one.
+            // The pool of the younger tenant contains the addresses, to which the older tenant extends its request.
             (vec![("a", "192.0.2.8-192.0.2.23")], [Some(applied), None]),
             (vec![("b", "192.0.2.0/29"), ("a", "192.0.2.15")], [Some(applied), None]),
-            // Pools without the shared addresses do not affect the decision.
+            // Current pools without the addresses that both tenants request do not affect the decision.
             (vec![("b", "192.0.2.0/29"), ("a", "192.0.2.16/29")], [None, Some(older)]),
-            // If the pools extended, they would overlap.
+            // Each pool contains some of the addresses, so the pools would overlap if both were extended.
             (vec![("b", "192.0.2.0-192.0.2.9"), ("a", "192.0.2.10/31")], [Some(both), Some(both)]),
             (vec![("b", "192.0.2.0/28"), ("a", "192.0.2.10/31")], [None, Some(both)]),
         ] {

@@ -1,24 +1,25 @@
-//! Addresses of load balancers that Services still have although their tenant no longer requests them.
+//! Load balancer addresses that Services still use, although their tenant no longer requests them.
 //!
-//! While a Service has an address in no pool, the controller of MetalLB refuses every change of its pools, those of
-//! other tenants included. So such an address stays in the pool of the tenant, and in no other pool.
+//! While a Service has an address that is in no pool, the controller of MetalLB refuses all changes of its pools,
+//! including those of other tenants. Therefore such an address stays in the pool of the Service's tenant, and must not
+//! be in another pool.
 
 use std::net::IpAddr;
 
 use berth_api::{AddressRange, TenantCluster};
 use serde_json::Value;
 
-/// An IPAddressPool of Berth, as the cluster has it.
+/// Current content of an IPAddressPool that Berth created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AppliedPool {
-    /// Name of the tenant.
+    /// Name of the tenant to which the pool belongs.
     pub tenant: String,
     /// Ranges of the pool.
     pub ranges: Vec<AddressRange>,
 }
 
 impl AppliedPool {
-    /// Reads the pool of a tenant. Entries that are no range are ignored.
+    /// Parses the pool of a tenant. Entries that are not ranges are ignored.
     #[must_use]
     pub fn new(tenant: &str, spec: &Value) -> Self {
         let entries = spec["addresses"].as_array().into_iter().flatten();
@@ -27,7 +28,7 @@ impl AppliedPool {
     }
 }
 
-/// An address that a Service of type LoadBalancer has.
+/// Address of a Service of type LoadBalancer.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ServiceAddress {
     /// Name of the tenant in whose namespace the Service is.
@@ -45,7 +46,7 @@ impl std::fmt::Display for ServiceAddress {
     }
 }
 
-/// Pools and Services of all tenants, as the cluster has them.
+/// Current pools and Service addresses of all tenants in the cluster.
 #[derive(Clone, Debug, Default)]
 pub struct PoolUse {
     /// The pools.
@@ -55,7 +56,7 @@ pub struct PoolUse {
 }
 
 impl PoolUse {
-    /// Returns the ranges of the pools that a tenant has in the cluster.
+    /// Returns the ranges of the current pools of a tenant.
     pub fn applied_ranges<'a>(
         &'a self,
         tenant: &'a str,
@@ -64,7 +65,8 @@ impl PoolUse {
         own.flat_map(|pool| pool.ranges.iter().copied())
     }
 
-    /// Returns true if an address is in the pool of its tenant, although `requested` does not contain it.
+    /// Returns true if an address must stay in the current pool of its tenant, although the requested ranges do not
+    /// contain it.
     #[must_use]
     pub fn is_kept(&self, used: &ServiceAddress, requested: &[AddressRange]) -> bool {
         let contains =
@@ -73,7 +75,7 @@ impl PoolUse {
         !contains(requested) && own.any(|pool| contains(&pool.ranges))
     }
 
-    /// Returns the addresses that stay in the pool of a tenant although it does not request them.
+    /// Returns the addresses that must stay in the pool of a tenant, although the tenant no longer requests them.
     #[must_use]
     pub fn kept_addresses(&self, tenant: &str, requested: &[AddressRange]) -> Vec<&ServiceAddress> {
         let own = self.addresses.iter().filter(|used| used.tenant == tenant);
@@ -101,7 +103,7 @@ mod tests {
                 used("shop", "a", "192.0.2.3"),
                 used("shop", "b", "192.0.2.9"),
                 used("shop", "b", "2001:db8::9"),
-                // An address from a pool of the administrator.
+                // An address from a pool that an administrator created.
                 used("shop", "c", "203.0.113.1"),
                 used("other", "d", "192.0.2.9"),
             ],

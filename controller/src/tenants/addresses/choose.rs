@@ -15,18 +15,19 @@ use super::release::{is_released, quarantine_end};
 use crate::managed_by::is_created_by_berth;
 use crate::tenants::fault::{Fault, join_names_limited};
 
-/// Request of an interface of a machine for an address of each family.
+/// Request for an address of each family for one interface of a machine.
 #[derive(Clone, Copy, Debug)]
 pub struct AddressRequest<'a> {
-    /// UID of the TenantCluster.
+    /// UID of the machine's TenantCluster.
     pub tenant_uid: &'a str,
     /// The machine.
     pub machine: &'a ClaimingMachine,
     /// Name of the interface.
     pub interface: &'a str,
-    /// Addresses that the MachineDeployment lists; no other address of a family in the list is acceptable.
+    /// Addresses that the MachineDeployment lists. If the list has an address of a family, only the listed addresses of
+    /// this family are acceptable.
     pub fixed: &'a [IpAddr],
-    /// Duration of the quarantine, for messages.
+    /// Duration of the quarantine, from which messages compute its end.
     pub quarantine: SignedDuration,
 }
 
@@ -35,15 +36,15 @@ pub struct AddressRequest<'a> {
 pub enum AddressChoice {
     /// The interface already has this claim.
     KeepClaim(Arc<AddressClaim>),
-    /// Take over a claim in quarantine: the former claim of the same machine, or the claim of another machine of the
-    /// MachineDeployment to an address of the list.
+    /// Take over a claim in quarantine: the earlier claim of the same interface, or, for a listed address, the claim of
+    /// a deleted machine of the same MachineDeployment.
     TakeOver(Arc<AddressClaim>),
     /// Create a claim to this address.
     Create(IpAddr),
 }
 
-/// Chooses an address of a pool. `refused` are the addresses whose claims exist on the API server but may not be in
-/// `claims` yet.
+/// Chooses an address from a pool. `refused` contains the addresses for which the API server has refused a new claim,
+/// because a claim exists that `claims` may lack.
 ///
 /// # Errors
 /// Returns a fault if no address is free.
@@ -63,7 +64,7 @@ pub fn choose_address(
         claim.spec.tenant_uid == request.tenant_uid && Family::of(claim.spec.address) == pool.family
     });
     let own: Vec<&Arc<AddressClaim>> = own.collect();
-    // A machine keeps its address even if the pool has changed.
+    // A machine retains its address even if the pool has changed.
     if let Some(held) = own.iter().find(|claim| !is_released(claim)) {
         return Ok(AddressChoice::KeepClaim(Arc::clone(held)));
     }
@@ -83,7 +84,7 @@ pub fn choose_address(
     free.map(AddressChoice::Create).ok_or_else(|| exhausted_fault(pool, claims, request.quarantine))
 }
 
-/// Returns the choice of an address of a list; `None` if the address is in use.
+/// Returns how an address in the MachineDeployment's list can be claimed; `None` if the address is in use.
 fn free_fixed_address(
     address: IpAddr,
     claims: &NetworkClaims,
@@ -99,8 +100,8 @@ fn free_fixed_address(
     }
 }
 
-/// Returns true if the claim belonged to a machine that the new machine replaces: a machine of the same
-/// MachineDeployment. The new machine need not wait for the end of the quarantine.
+/// Returns true if the claim belonged to a deleted machine of the same MachineDeployment. The new machine replaces this
+/// machine, and need not wait for the end of the quarantine.
 fn is_predecessor(claim: &AddressClaim, request: AddressRequest<'_>) -> bool {
     let (former, new) = (&claim.spec.machine, request.machine);
     let deployment = deployment_name(&former.name);
@@ -112,8 +113,8 @@ fn is_predecessor(claim: &AddressClaim, request: AddressRequest<'_>) -> bool {
         && deployment == deployment_name(&new.name)
 }
 
-/// Returns the name of a machine's MachineDeployment. The name of a machine is this name, the revision and a random
-/// suffix, separated by dashes.
+/// Returns the name of a machine's MachineDeployment. The name of a machine consists of the name of its
+/// MachineDeployment, the revision and a random suffix, separated by dashes.
 fn deployment_name(machine: &str) -> Option<&str> {
     machine.rsplitn(3, '-').nth(2)
 }
@@ -175,7 +176,7 @@ pub(super) mod test_helpers {
         ClaimingMachine { namespace: "cluster-a".to_owned(), name: name.to_owned() }
     }
 
-    /// Returns a claim of tenant `u-1` that Berth created.
+    /// Returns a claim of a machine of the TenantCluster with UID `u-1`, as Berth creates it.
     pub(in super::super) fn claim(address: &str, name: &str) -> AddressClaim {
         let address: IpAddr = address.parse().unwrap();
         let spec = AddressClaimSpec {
@@ -193,7 +194,7 @@ pub(super) mod test_helpers {
         claim
     }
 
-    /// Returns a claim in quarantine since this second.
+    /// Returns a claim that was released at this Unix time in seconds, so that it is in quarantine.
     pub(in super::super) fn released(address: &str, name: &str, second: i64) -> AddressClaim {
         let since = Time(Timestamp::from_second(second).unwrap());
         let status = Some(AddressClaimStatus { released_at: Some(since) });

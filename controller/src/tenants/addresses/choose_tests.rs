@@ -1,4 +1,5 @@
-//! Tests of the choice of addresses, with controllers that may be killed at any moment and see only some of the claims.
+//! Tests of the choice of addresses, by controllers that may be killed at any moment and observe only some of the
+//! claims.
 
 use std::collections::BTreeMap;
 
@@ -69,7 +70,7 @@ fn a_machine_keeps_its_claim_also_outside_the_pool() {
     let own = claim("10.9.0.2", "a");
     let kept = choose(&pools, &index([own.clone()]), "a", &[]);
     assert_eq!(kept, Ok(AddressChoice::KeepClaim(Arc::new(own.clone()))));
-    // A claim of another interface, tenant or machine does not belong to this machine.
+    // A claim with another interface, tenant or machine is not the claim of this request.
     for change in [
         |claim: &mut AddressClaim| "second".clone_into(&mut claim.spec.interface),
         |claim: &mut AddressClaim| "u-2".clone_into(&mut claim.spec.tenant_uid),
@@ -122,7 +123,7 @@ fn a_list_of_addresses_is_the_only_choice() {
     assert_eq!(choose(&pools, &index([]), "a", &fixed), create("10.0.0.11"));
     let claims = index([claim("10.0.0.11", "a")]);
     assert_eq!(choose(&pools, &claims, "b", &fixed), create("10.0.0.10"));
-    // The next machine of a MachineDeployment takes over the address of a deleted one at once.
+    // The next machine of a MachineDeployment immediately takes over the address of a deleted machine.
     let former = released("10.0.0.10", "web-a-rev1-one", 0);
     let claims = index([claim("10.0.0.11", "a"), former.clone()]);
     assert_eq!(
@@ -178,7 +179,7 @@ fn a_claim_with_another_name_reserves_an_address() {
     assert!(claims.is_empty());
 }
 
-/// The test would not end if the search iterated over the addresses of the pools.
+/// This test would run for hours if the search visited each address of the pools.
 #[test]
 fn many_machines_get_addresses_of_large_pools() {
     let all = pools(
@@ -206,7 +207,7 @@ fn many_machines_get_addresses_of_large_pools() {
     assert_eq!(claims.iter().count(), 40_000);
 }
 
-/// An API server that accepts each name once, and two controllers with their own stale indexes.
+/// A simulated API server that accepts each name once, and two controllers, each with a stale index of its own.
 #[derive(Default)]
 struct Server {
     claims: BTreeMap<String, AddressClaim>,
@@ -238,7 +239,7 @@ proptest! {
         let mut indexes = [NetworkClaims::default(), NetworkClaims::default()];
         for (controller, name, event) in steps {
             if event == 0 {
-                // The watch of this controller catches up.
+                // The watch of this controller delivers all claims.
                 indexes[controller] = index(server.claims.values().cloned());
                 continue;
             }
@@ -272,7 +273,7 @@ proptest! {
         prop_assert_eq!(addresses.len(), server.claims.len());
     }
 
-    /// The index has the same claims as a plain list, after any insertions and removals.
+    /// After any insertions and removals, the index contains the same claims as a plain list.
     #[test]
     fn the_index_equals_a_list(steps in proptest::collection::vec((1_u8..14, any::<bool>()), 0..60)) {
         let pools: NetworkPools = pools(json!({"ipv4": {"cidr": "10.0.0.0/28"}}));

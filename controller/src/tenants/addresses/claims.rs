@@ -10,11 +10,12 @@ use rangemap::RangeInclusiveSet;
 
 use super::family::{Family, to_number};
 
-/// Address and name of a claim. An administrator may create a claim with any name, to reserve an address.
+/// Address and name of a claim. A claim that an administrator creates to reserve an address may have any name, so
+/// several claims may have the same address.
 type AddressClaimKey = (IpAddr, String);
 
-/// The AddressClaims of one network. A search for a free address takes time that depends on the number of gaps, and not
-/// on the number of claims.
+/// Index of the AddressClaims of one network. The duration of a search for a free address depends on the number of gaps
+/// between claimed addresses, and not on the number of claims.
 #[derive(Clone, Debug, Default)]
 pub struct NetworkClaims {
     claims: BTreeMap<AddressClaimKey, Arc<AddressClaim>>,
@@ -25,7 +26,7 @@ pub struct NetworkClaims {
 }
 
 impl NetworkClaims {
-    /// Adds a claim, in place of an earlier version of it.
+    /// Adds a claim, which replaces an earlier version of the same claim.
     pub fn insert(&mut self, claim: Arc<AddressClaim>) {
         let key = (claim.spec.address, claim.name_any());
         self.remove_by_key(&key);
@@ -37,8 +38,8 @@ impl NetworkClaims {
         self.claims.insert(key, claim);
     }
 
-    /// Removes a claim. The version of the claim may differ from the one that was added. A later claim of the same
-    /// name, which has another UID, stays.
+    /// Removes a claim, even if its version differs from the version that was added. A later claim of the same name,
+    /// which has another UID, is not removed.
     pub fn remove(&mut self, claim: &AddressClaim) {
         let key = (claim.spec.address, claim.name_any());
         if self.claims.get(&key).is_some_and(|known| known.metadata.uid == claim.metadata.uid) {
@@ -85,7 +86,7 @@ impl NetworkClaims {
             .filter(move |claim| claim.spec.interface == interface)
     }
 
-    /// Returns the machines in a namespace whose names have a prefix, sorted by name.
+    /// Returns the machines in a namespace whose names begin with a prefix, sorted by name.
     pub(super) fn machines_with_prefix(
         &self,
         namespace: &str,
@@ -98,7 +99,7 @@ impl NetworkClaims {
         })
     }
 
-    /// Returns true if no other interface has this Ethernet address.
+    /// Returns true if no other interface in the network has this Ethernet address.
     #[must_use]
     pub fn is_mac_free(&self, mac: MacAddress, machine: &ClaimingMachine, interface: &str) -> bool {
         let keys = self.macs.get(&mac).into_iter().flatten();
@@ -106,7 +107,7 @@ impl NetworkClaims {
         claims.all(|claim| claim.spec.machine == *machine && claim.spec.interface == interface)
     }
 
-    /// Returns the lowest address in a range without a claim, other than those in `refused`.
+    /// Returns the lowest address in `range` that has no claim and is not in `refused`.
     pub(super) fn lowest_free_address(
         &self,
         family: Family,
@@ -127,8 +128,8 @@ impl NetworkClaims {
     }
 }
 
-/// Returns the number of an address for the sets of ranges; `None` for the first and the last number, for which the
-/// sets cannot compute a neighbour. No pool contains these addresses.
+/// Returns the number of an address, as used in the sets of ranges. Returns `None` for the first and the last possible
+/// address, because the sets cannot compute both neighbours of their numbers; no pool contains these addresses.
 fn indexed_number(address: IpAddr) -> Option<u128> {
     Some(to_number(address)).filter(|number| *number != 0 && *number != u128::MAX)
 }

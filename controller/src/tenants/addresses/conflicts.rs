@@ -1,4 +1,5 @@
-//! Addresses of a tenant's machines that other machines use, as the agents of the hosts report them.
+//! Addresses of a tenant's machines that are already in use by other machines, according to the reports of the hosts'
+//! agents.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -13,11 +14,11 @@ use super::release::is_released;
 use crate::tenants::fault::{Fault, join_names_limited};
 use crate::tenants::hosts::TenantHostState;
 
-/// Returns a fault that names the addresses of the tenant's machines that other machines use, with the machine, the host
-/// of its VM and the other machine. `claims` are the claims of the tenant's network.
+/// Returns a fault that lists the addresses of the tenant's machines that are also in use by other machines, with the
+/// machine, the host of its VM and the other machine. `claims` are the claims of the tenant's network.
 ///
-/// A report is used only if the machine still has the claim of the address, so neither a stale nor a wrong report can
-/// name a machine of another tenant. The last report of an unresponsive agent is ignored.
+/// An entry of a report is used only if the machine still has the claim of the address, so neither a stale nor a wrong
+/// report can name a machine of another tenant. The last report of an unresponsive agent is ignored.
 #[must_use]
 pub fn find_conflicts(
     tenant: &TenantCluster,
@@ -47,7 +48,7 @@ pub fn find_conflicts(
     Some(Fault::new(ConditionReason::AddressInUse, message))
 }
 
-/// Returns true if the machine in a report has a claim of the address.
+/// Returns true if the machine in an entry of a report has the claim of the address.
 fn has_claim(claims: &NetworkClaims, conflict: &AddressConflictStatus) -> bool {
     let is_of_machine = |claim: &AddressClaim| {
         let ClaimingMachine { namespace, name } = &claim.spec.machine;

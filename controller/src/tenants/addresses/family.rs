@@ -1,4 +1,4 @@
-//! Families of addresses, and addresses as numbers.
+//! Families of IP addresses, and conversion between addresses and numbers.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -36,7 +36,7 @@ impl Family {
         }
     }
 
-    /// Returns the address with this number; the inverse of [`to_number`].
+    /// Returns the address of this family whose number is `number`, the inverse of [`to_number`].
     #[must_use]
     pub fn address(self, number: u128) -> IpAddr {
         match self {
@@ -46,7 +46,7 @@ impl Family {
     }
 }
 
-/// Returns the address as a number.
+/// Returns the number of an address, which sorts as the address.
 #[must_use]
 pub fn to_number(address: IpAddr) -> u128 {
     match address {

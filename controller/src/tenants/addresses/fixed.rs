@@ -1,4 +1,4 @@
-//! Lists of addresses of a MachineDeployment's machines, in an annotation of its template.
+//! Parses the list of addresses for the machines of a MachineDeployment, which is an annotation of its template.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ use super::pools::NetworkPools;
 /// Maximum number of addresses in a list.
 const MAX_ADDRESSES: usize = 256;
 
-/// Problem of a list of addresses. In messages, the problem follows the value.
+/// Problem of a list of addresses. The text completes a sentence that begins with the value of the annotation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FixedAddressesError {
     /// An entry is not an address.
@@ -30,7 +30,7 @@ pub enum FixedAddressesError {
          not of the gateway, a name server or a next hop"
     )]
     NotPermitted(IpAddr),
-    /// The tenant has no pools.
+    /// The TenantCluster has no pools, or the MachineDeployment has no TenantCluster.
     #[error("requires a TenantCluster with spec.network.ipv4 or ipv6")]
     NoPool,
 }

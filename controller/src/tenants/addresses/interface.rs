@@ -1,4 +1,4 @@
-//! Configuration of a machine's interface, from its claims and the pools.
+//! Configuration of a machine's network interface, from its AddressClaims and the pools.
 
 use berth_api::{AddressClaim, ClaimingMachine, MacAddress};
 use berth_kubevirt_render::machines::InterfaceConfig;
@@ -17,8 +17,8 @@ pub fn interface_config<'a>(
     claims: impl IntoIterator<Item = &'a AddressClaim>,
     pools: &NetworkPools,
 ) -> InterfaceConfig {
-    // A claim whose address is in no pool any more has no prefix length. The machine keeps the claim, but a new machine
-    // gets its configuration from the current pools only.
+    // An address that no pool contains any more has no prefix length, so it is omitted. The machine retains its claim;
+    // the configuration of a new machine contains only addresses of the current pools.
     let addresses = claims.into_iter().filter_map(|claim| {
         let address = claim.spec.address;
         let pool = pools.iter().find(|pool| pool.cidr.contains(&address))?;

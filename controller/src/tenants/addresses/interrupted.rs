@@ -1,6 +1,6 @@
-//! Machines whose creation was interrupted: their claims exist, but the controller was stopped before it created the
-//! VirtualMachine. The next machine of the MachineDeployment gets the name and the claims of such a machine, so that no
-//! claim is left over.
+//! Machines whose creation was interrupted: their AddressClaims exist, but the controller was stopped before it created
+//! the VirtualMachine. The next machine of the MachineDeployment gets the name and the claims of such a machine, so
+//! that no claim remains unused.
 
 use berth_api::ClaimingMachine;
 use k8s_openapi::jiff::Timestamp;
@@ -11,14 +11,14 @@ use super::pools::NetworkPools;
 use super::release::{creation_deadline, is_released};
 use crate::managed_by::is_created_by_berth;
 
-/// Machines of one MachineDeployment and revision.
+/// Selects the machines of one MachineDeployment and revision.
 #[derive(Clone, Copy, Debug)]
 pub struct RevisionMachines<'a> {
     /// UID of the TenantCluster.
     pub tenant_uid: &'a str,
     /// Namespace of the machines.
     pub namespace: &'a str,
-    /// Beginning of the names of the machines. The rest of a name has no dash.
+    /// Prefix of the names of the machines. The rest of each name contains no dash.
     pub name_prefix: &'a str,
     /// Interface for which the machines have claims.
     pub interface: &'a str,
@@ -27,8 +27,9 @@ pub struct RevisionMachines<'a> {
 /// Returns the names of the machines whose creation was interrupted. `was_created` returns true for a machine that
 /// exists or was deleted.
 ///
-/// The claims of a deleted machine are older than the time within which a machine is created, unless a machine is
-/// deleted soon after its creation while no controller runs.
+/// A claim is considered only until the deadline for the creation of its machine. The claim of a deleted machine is
+/// therefore mistaken for that of an interrupted creation only if the machine was deleted soon after its creation,
+/// while no controller was running.
 pub fn interrupted_machines(
     machines: RevisionMachines<'_>,
     claims: &NetworkClaims,
@@ -72,7 +73,7 @@ mod tests {
 
     const PREFIX: &str = "web-abc-";
 
-    /// Returns the interrupted machines at second 1100.
+    /// Returns the interrupted machines at the Unix time 1100 s.
     fn find(claims: &[AddressClaim]) -> Vec<String> {
         let mut all = NetworkClaims::default();
         claims.iter().for_each(|claim| all.insert(Arc::new(claim.clone())));
@@ -97,7 +98,7 @@ mod tests {
     #[test]
     fn only_recent_claims_without_a_machine_are_used() {
         let recent = |address: &str, name: &str| claim_since(1000, address, name);
-        // The controller may have stopped between the claims of both families.
+        // The controller may have stopped after it created the IPv4 claim and before it created the IPv6 claim.
         let one = [
             recent("10.0.0.2", "web-abc-one"),
             recent("10.0.0.3", "web-abc-two"),
@@ -119,7 +120,7 @@ mod tests {
             other_interface,
             recent("10.0.0.8", "web-abc-old"),
             recent("10.0.0.9", "web-abd-x"),
-            // This is a machine of another MachineDeployment, with the name `web-abc`.
+            // This claim belongs to a machine of another MachineDeployment, which has the name `web-abc`.
             recent("10.0.0.10", "web-abc-rev-x"),
             recent("10.0.0.11", PREFIX),
             recent("192.0.2.1", "web-abc-e"),
@@ -128,7 +129,7 @@ mod tests {
         ] {
             assert!(find(std::slice::from_ref(&unused)).is_empty(), "{unused:?}");
         }
-        // All claims of the machine must be usable.
+        // A machine is interrupted only if all its claims are usable.
         let mixed = [recent("10.0.0.2", "web-abc-h"), recent("192.0.2.1", "web-abc-h")];
         assert!(find(&mixed).is_empty());
     }

@@ -1,4 +1,4 @@
-//! Addresses that machines use without an AddressClaim, because a user has deleted the claim.
+//! Addresses that machines use without an AddressClaim, because a user has deleted their claims.
 
 use std::net::IpAddr;
 
@@ -15,21 +15,21 @@ use crate::tenants::fault::{Fault, join_names_limited};
 pub struct LostAddress {
     /// The address.
     pub address: IpAddr,
-    /// Subject and verb of a sentence about the current user of this address: the claim of another machine or of an
-    /// administrator, or the pool that reserves it. `None` if the address is free.
+    /// Subject and verb of a clause about what prevents a new claim of this address: the claim of another machine or of
+    /// an administrator, or the pool that reserves it. `None` if the address is free.
     pub other_user: Option<String>,
 }
 
-/// Returns the text of the annotation that records the addresses of a machine.
+/// Returns the value of the annotation that records the addresses of a machine.
 #[must_use]
 pub fn record_addresses(addresses: impl IntoIterator<Item = IpAddr>) -> String {
     let all: Vec<String> = addresses.into_iter().map(|address| address.to_string()).collect();
     all.join(",")
 }
 
-/// Returns the addresses in `recorded`, the annotation of a machine, for which its interface has no claim: at most one
-/// of each family. A user may have changed the annotation, so entries that are no addresses are ignored, and an address
-/// that the pools reserve is not free.
+/// Returns those addresses in `recorded`, the annotation of a machine, for which the interface of the machine has no
+/// claim: at most one address of each family. A user may have changed the annotation, so entries that are not addresses
+/// are ignored, and an address that a pool reserves does not count as free.
 #[must_use]
 pub fn lost_addresses(
     recorded: &str,
@@ -60,17 +60,20 @@ fn describe(claim: &AddressClaim) -> String {
     format!("AddressClaim {} of machine {namespace}/{name} has", claim.name_any())
 }
 
-/// Returns the pool whose network contains an address that no machine gets. An address outside of the pools was in a
-/// previous pool, so its machine keeps it.
+/// Returns a description of the pool whose network contains the address, if the pool allocates the address to no
+/// machine. An address outside of all pools was in an earlier pool, so its machine may retain it.
 fn reserving_pool(address: IpAddr, pools: &NetworkPools) -> Option<String> {
     let pool = pools.iter().find(|pool| pool.cidr.contains(&address))?;
     (!pool.permits(address)).then(|| {
         let field = pool.family.field();
-        format!("{field} excludes or has as network address, gateway, next hop or name server")
+        format!(
+            "{field} excludes, or reserves as network address, gateway, next hop or name server"
+        )
     })
 }
 
-/// Returns the fault of machines that use addresses to which other claims exist; `None` if there are none.
+/// Returns the fault of machines that use addresses to which claims of others exist; `None` if there are no such
+/// machines.
 #[must_use]
 pub fn lost_claims_fault(lost: &[(ClaimingMachine, LostAddress)]) -> Option<Fault> {
     let conflict = |(machine, lost): &(ClaimingMachine, LostAddress)| {
@@ -121,9 +124,9 @@ mod tests {
             |address: &str| LostAddress { address: address.parse().unwrap(), other_user: None };
         assert_eq!(find(&recorded, [claim("10.0.0.7", "web")]), [free("fd00::7")]);
         assert_eq!(find(&recorded, []), [free("10.0.0.7"), free("fd00::7")]);
-        // Garbage collection ends the quarantine, because the machine exists.
+        // The machine exists, so the garbage collection will end the quarantine.
         assert_eq!(find("10.0.0.7", [released("10.0.0.7", "web", 0)]), []);
-        // An interface has one address of each family.
+        // The interface already has a claim of this address family.
         assert_eq!(find("10.0.0.7", [claim("10.0.0.9", "web")]), []);
         assert_eq!(find("10.0.0.7, 10.0.0.8, x", []), [free("10.0.0.7")]);
     }

@@ -5,11 +5,12 @@ use berth_api::{ClaimingMachine, MacAddress};
 use super::claims::NetworkClaims;
 use crate::tenants::claims::hash_strings;
 
-/// Number of candidates. Two of ten thousand machines have the same first candidate with a probability of 0.005 %.
+/// Maximum number of candidates that are compared with the addresses in use. The first candidate almost always
+/// suffices: among ten thousand machines, the probability that two have the same first candidate is 0.005 %.
 const MAX_CANDIDATES: u8 = 16;
 
-/// Returns the Ethernet address of an interface: that of its claims, or one that depends only on the tenant, the
-/// machine and the interface. If another interface of the network has it, returns the next candidate.
+/// Returns the Ethernet address of an interface: that of its claims, or else one that depends only on the tenant, the
+/// machine and the interface. If another interface of the network already has this address, returns the next candidate.
 #[must_use]
 pub fn choose_mac(
     tenant_uid: &str,
@@ -26,7 +27,7 @@ pub fn choose_mac(
     all.find(|mac| claims.is_mac_free(*mac, machine, interface)).unwrap_or_else(|| candidate(0))
 }
 
-/// Returns a unicast address that is locally administered: 02, and 40 bits of a hash.
+/// Returns a locally administered unicast address: the byte 02, and 40 bits of a hash.
 fn candidate(tenant_uid: &str, machine: &ClaimingMachine, interface: &str, salt: u8) -> MacAddress {
     let salt = salt.to_string();
     let hash = hash_strings(&[tenant_uid, &machine.namespace, &machine.name, interface, &salt]);
@@ -48,7 +49,7 @@ mod tests {
         let mac = |uid: &str, name: &str, interface: &str| {
             choose_mac(uid, &machine(name), interface, &none)
         };
-        // Every release returns the same address.
+        // This value must be the same in every release.
         assert_eq!(
             mac("u-1", "web-1", "tenant").to_string(),
             mac("u-1", "web-1", "tenant").to_string()

@@ -8,9 +8,9 @@
 //!                     └───────► release (quarantine and deletion of claims)
 //! ```
 //!
-//! A chosen address is only a proposal. The creation of the AddressClaim is the lock, because the API server accepts each
-//! name only once. Therefore the known claims may be stale: the caller adds an address whose claim was refused to a list,
-//! and calls [`choose::choose_address`] again, which returns the next candidate.
+//! A chosen address is only a proposal. The creation of the AddressClaim is the lock, because the API server accepts
+//! each name only once. Therefore the known claims may be stale: the caller adds an address whose claim was refused to
+//! a list, and calls [`choose::choose_address`] again, which returns the next candidate.
 
 pub(super) mod checks;
 pub mod choose;

@@ -9,32 +9,32 @@ use rangemap::RangeInclusiveSet;
 use super::family::{Family, to_number};
 use super::resolved::ResolvedPool;
 
-/// A pool that passed validation. A pool may have 2^64 addresses, so it is a set of ranges, and no function iterates
-/// over addresses.
+/// A pool that passed validation. A pool may have 2^64 addresses; therefore it is stored as a set of ranges, and no
+/// function iterates over single addresses.
 #[derive(Clone, Debug)]
 pub struct ValidPool {
     /// Family of the addresses.
     pub family: Family,
-    /// Network, without host bits.
+    /// Network of the pool, without host bits.
     pub cidr: IpNet,
-    /// Addresses and configuration, as in the objects.
+    /// Addresses and configuration of the pool, as in the Kubernetes objects.
     pub config: ResolvedPool,
-    /// Addresses that machines get.
+    /// Addresses that are allocated to machines automatically.
     allocatable: RangeInclusiveSet<u128>,
-    /// Addresses that machines may get from the list of a MachineDeployment: all host addresses of the network that
-    /// are not excluded, also outside of `ranges`.
+    /// Addresses that the list of a MachineDeployment may contain: all host addresses of the network that are not
+    /// excluded, including those outside of `ranges`.
     permitted: RangeInclusiveSet<u128>,
 }
 
 impl ValidPool {
     /// Returns the pool. The caller has checked that all fields are of the family of `cidr`, and that `ranges` and
-    /// `exclude` are inside `cidr`.
+    /// `exclude` are inside of `cidr`.
     pub(super) fn new(family: Family, config: ResolvedPool) -> Self {
         let cidr = config.cidr.trunc();
         let mut permitted = RangeInclusiveSet::new();
         let (first, last) = (to_number(cidr.network()), to_number(cidr.broadcast()));
-        // Hosts cannot have the first address: in IPv4 it is the network address, in IPv6 the anycast address of
-        // routers (RFC 4291, 2.6.1). IPv6 has no broadcast address.
+        // Hosts cannot have the first address of a network: in IPv4 it is the network address, in IPv6 the anycast
+        // address of routers (RFC 4291, 2.6.1). The last address is the broadcast address in IPv4; IPv6 has none.
         let last_host = if family == Family::V4 { last.saturating_sub(1) } else { last };
         if first < last_host {
             permitted.insert(first.saturating_add(1)..=last_host);
@@ -53,24 +53,24 @@ impl ValidPool {
         Self { family, cidr, config, allocatable, permitted }
     }
 
-    /// Returns true if machines get this address.
+    /// Returns true if this address may be allocated to a machine automatically.
     #[must_use]
     pub fn allocates(&self, address: IpAddr) -> bool {
         Family::of(address) == self.family && self.allocatable.contains(&to_number(address))
     }
 
-    /// Returns true if a machine may get this address from the list of a MachineDeployment.
+    /// Returns true if the list of a MachineDeployment may contain this address.
     #[must_use]
     pub fn permits(&self, address: IpAddr) -> bool {
         Family::of(address) == self.family && self.permitted.contains(&to_number(address))
     }
 
-    /// Returns the ranges of addresses that machines get, in ascending order.
+    /// Returns the ranges of the addresses that are allocated automatically, in ascending order.
     pub(super) fn ranges(&self) -> impl Iterator<Item = &std::ops::RangeInclusive<u128>> {
         self.allocatable.iter()
     }
 
-    /// Returns the number of addresses that machines get.
+    /// Returns the number of addresses that are allocated automatically.
     #[must_use]
     pub fn len(&self) -> u128 {
         let count = |range: &std::ops::RangeInclusive<u128>| {
@@ -79,14 +79,14 @@ impl ValidPool {
         self.allocatable.iter().map(count).fold(0, u128::saturating_add)
     }
 
-    /// Returns true if machines get no address.
+    /// Returns true if no address is allocated automatically.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.allocatable.is_empty()
     }
 }
 
-/// Returns the addresses that other devices of the network have.
+/// Returns the addresses that belong to other devices in the network.
 fn reserved_addresses(family: Family, config: &ResolvedPool) -> impl Iterator<Item = IpAddr> {
     let next_hops = config.routes.iter().map(|route| route.via);
     let all = config.gateway.into_iter().chain(next_hops).chain(config.nameservers.iter().copied());

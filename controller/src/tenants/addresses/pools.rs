@@ -1,4 +1,4 @@
-//! Validation of the pools of a tenant's network.
+//! Validation of the address pools of a tenant's network.
 
 use berth_api::mtu::machine_mtu;
 use berth_api::{AddressPool, ConditionReason, GrantedPrefix, TenantCluster, TenantNetwork};
@@ -9,16 +9,16 @@ use super::pool::ValidPool;
 use super::resolved::{ResolvedPool, UnresolvedPool};
 use crate::tenants::fault::Fault;
 
-/// The pools of a tenant's network, at least one and at most one of each family.
+/// The address pools of a tenant's network: one of one family, or one of each family.
 #[derive(Clone, Debug)]
 pub struct NetworkPools {
     pools: Vec<ValidPool>,
-    /// MTU of the network, which machines get if the pools specify none.
+    /// MTU of the network, which applies to machines if no pool specifies an MTU.
     network_mtu: Option<u32>,
 }
 
 impl NetworkPools {
-    /// Validates the pools of a tenant's network. Returns `None` if the network has none.
+    /// Validates the address pools of a tenant's network. Returns `None` if the network has no pools.
     ///
     /// # Errors
     /// Returns a fault like [`Self::new`].
@@ -31,8 +31,8 @@ impl NetworkPools {
         Ok(pools.map(|pools| Self { network_mtu, ..pools }))
     }
 
-    /// Validates the pools of a network that has these prefixes from pools of InfraConfig. Returns `None` if the
-    /// network has no pools.
+    /// Validates the address pools of a network. `prefixes` are the prefixes that the network has from the pools in
+    /// InfraConfig. Returns `None` if the network has no pools.
     ///
     /// # Errors
     /// Returns a fault with all problems of the pools, or a fault if the network has no prefix yet.
@@ -83,15 +83,15 @@ impl NetworkPools {
         self.pools.iter()
     }
 
-    /// Returns the MTU that the pools specify, and the family of the pool: the smaller one if both families specify an
-    /// MTU.
+    /// Returns the MTU that a pool specifies, with the family of this pool. If both pools specify an MTU, returns the
+    /// smaller one.
     #[must_use]
     pub fn requested_mtu(&self) -> Option<(Family, u16)> {
         let all = self.iter().filter_map(|pool| Some((pool.family, pool.config.mtu?)));
         all.min_by_key(|(_, mtu)| *mtu)
     }
 
-    /// Returns the MTU of the machines' interfaces: that of the pools, or else that of the network.
+    /// Returns the MTU of the machines' interfaces: the MTU that the pools specify, or else that of the network.
     #[must_use]
     pub fn mtu(&self) -> Option<u16> {
         let has_ipv6 = self.iter().any(|pool| pool.family == Family::V6);
@@ -99,7 +99,7 @@ impl NetworkPools {
     }
 }
 
-/// Returns the problems of a pool, each with field, value and remedy.
+/// Returns the problems of a pool, each with its field, value and remedy.
 fn find_problems(family: Family, pool: &ResolvedPool, has_ipv6: bool) -> Vec<String> {
     let check = PoolCheck { field: family.field(), family, cidr: pool.cidr };
     if let Some(problem) = check.find_problem_of_cidr() {

@@ -1,4 +1,5 @@
-//! End of claims: a claim whose machine no longer exists is put into quarantine, and deleted after the quarantine.
+//! Release of AddressClaims: a claim whose machine no longer exists is put into quarantine, and deleted after the
+//! quarantine.
 
 use berth_api::{AddressClaim, InfraConfigSpec, TenantCluster};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
@@ -6,40 +7,41 @@ use kube::ResourceExt as _;
 
 use crate::managed_by::is_created_by_berth;
 
-/// Default of InfraConfig's `spec.addressQuarantineSeconds`.
+/// Default of `spec.addressQuarantineSeconds` of InfraConfig, in seconds.
 const DEFAULT_QUARANTINE_SECONDS: u32 = 300;
-/// Time after the creation of a claim within which its machine is created. The controller creates the claim first. If
-/// the controller is stopped before it creates the machine, the next machine of the MachineDeployment gets the claim
-/// during this time ([`super::interrupted`]).
+/// Time after the creation of a claim until which its machine may be created: the controller creates the claim first,
+/// and then the machine. If the controller is stopped in between, the next machine of the MachineDeployment can get the
+/// claim until then ([`super::interrupted`]).
 const CREATION_GRACE: SignedDuration = SignedDuration::from_secs(180);
 
-/// State of the machine and of the tenant of a claim.
+/// State of the machine and of the tenant to which a claim refers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClaimOwner {
-    /// True if the TenantCluster of the claim exists with another UID than in the claim: it was restored from a backup,
-    /// or created again.
+    /// True if the claim's TenantCluster exists with another UID than that in the claim, because the TenantCluster was
+    /// restored from a backup, or created again.
     pub tenant_has_other_uid: bool,
-    /// True if the VirtualMachine or its instance exists.
+    /// True if the VirtualMachine or its VirtualMachineInstance exists.
     pub machine_exists: bool,
-    /// True if the controller has seen the deletion of the VirtualMachine.
+    /// True if the controller has observed the deletion of the VirtualMachine.
     pub machine_was_deleted: bool,
 }
 
-/// Due action on one AddressClaim. Before the caller takes it, the caller must read machine and tenant from the API
-/// server and compute the action again, because a store may lack the newest objects.
+/// Action that is due on an AddressClaim. Before it takes the action, the caller must read the machine and the tenant
+/// from the API server and compute the action again, because a store may lack the newest objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClaimAction {
     /// Start the quarantine of the claim.
     Release,
     /// End the quarantine of the claim, because its machine exists.
     Reclaim,
-    /// Write the current UID of the tenant to the claim, because the machine belongs to this tenant.
+    /// Write the current UID of the TenantCluster to the claim, because the machine belongs to this TenantCluster.
     Adopt,
     /// Delete the claim, because its quarantine has ended.
     Delete,
 }
 
-/// Returns the time for which no other machine gets an address after the deletion of its machine.
+/// Returns the duration of the quarantine: the time after the deletion of a machine during which its address is not
+/// allocated to other machines.
 #[must_use]
 pub fn quarantine_duration(config: &InfraConfigSpec) -> SignedDuration {
     let seconds = config.address_quarantine_seconds.unwrap_or(DEFAULT_QUARANTINE_SECONDS);
@@ -66,15 +68,16 @@ pub fn quarantine_end(claim: &AddressClaim, quarantine: SignedDuration) -> Optio
     Some(released.checked_add(quarantine).unwrap_or(Timestamp::MAX))
 }
 
-/// Returns the next action on a claim, and the time at which it is due. A claim whose tenant does not exist also gets a
-/// quarantine: tenant and machine may be restored from a backup after the claim.
+/// Returns the next action on a claim, and the time at which it is due. A claim whose tenant does not exist is also put
+/// into quarantine, and not deleted immediately: a restore from a backup may create the tenant and the machine later
+/// than the claim.
 #[must_use]
 pub fn next_action(
     claim: &AddressClaim,
     owner: ClaimOwner,
     quarantine: SignedDuration,
 ) -> Option<(ClaimAction, Timestamp)> {
-    // An administrator's claim is never changed or deleted.
+    // A claim that an administrator created is never changed or deleted.
     if !is_created_by_berth(claim.labels()) {
         return None;
     }

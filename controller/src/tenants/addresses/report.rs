@@ -1,4 +1,5 @@
-//! Status of a tenant's addresses: the condition `AddressesReady` and the numbers of addresses.
+//! Status of a tenant's addresses: the condition `AddressesReady`, and `status.addresses` with the numbers of
+//! addresses.
 
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use crate::tenants::fault::{Fault, join_names_limited};
 use crate::tenants::hosts::TenantHostState;
 use crate::tenants::status::{PartResult, ReadyPart, join_faults};
 
-/// Maximum number of free addresses in a status.
+/// Maximum number of free addresses in the status, because the schema has the format int32.
 const MAX_FREE: u32 = i32::MAX.unsigned_abs();
 
 /// State of a tenant's addresses.
@@ -23,13 +24,14 @@ const MAX_FREE: u32 = i32::MAX.unsigned_abs();
 pub struct AddressReport {
     /// State of the pools; `None` if the tenant has neither pools nor claims.
     pub part: Option<PartResult>,
-    /// Numbers of addresses, by family.
+    /// Numbers of allocated, quarantined and free addresses, by pool.
     pub counts: Vec<AddressCount>,
 }
 
 impl AddressReport {
-    /// Returns the state of a tenant's addresses. `prefixes` are the prefixes that its network has from pools of
-    /// InfraConfig, and `claims` the claims of its network. `hosts` report addresses that other machines use.
+    /// Returns the state of a tenant's addresses. `prefixes` are the prefixes that the tenant's network has from the
+    /// pools in InfraConfig, and `claims` are the AddressClaims of this network. `hosts` contains the addresses that
+    /// are in use by other machines, as the agents report them.
     #[must_use]
     pub fn new(
         tenant: &TenantCluster,
@@ -66,7 +68,8 @@ impl AddressReport {
     }
 }
 
-/// Returns true if the pools contain the address of a claim. An address from a list may be outside of `ranges`.
+/// Returns true if the network of a pool contains the address of a claim. The address may be outside of the pool's
+/// `ranges` if it is from the list of a MachineDeployment.
 fn is_in_pool(claim: &AddressClaim, pools: Option<&NetworkPools>) -> bool {
     let annotations = claim.metadata.annotations.as_ref();
     let is_fixed =
@@ -96,16 +99,16 @@ fn addresses_outside_pools_fault(outside: &[&AddressClaim]) -> Fault {
         .map(|claim| format!("{} ({})", claim.spec.address, claim.spec.machine.name))
         .collect();
     let message = format!(
-        "machines keep {} addresses outside of the pools in spec.network: {}; \
-         extend the pools, or replace these machines",
+        "{} addresses of machines are outside of the pools in spec.network: {}; extend the pools, or replace these \
+         machines",
         outside.len(),
         join_names_limited(&names)
     );
     Fault::new(ConditionReason::AddressesOutsidePool, message)
 }
 
-/// Returns a fault if a pool has no free address while the tenant lacks machines. A pool without a free address is no
-/// fault as long as all machines exist.
+/// Returns a fault if a pool has no free address and the tenant lacks machines. As long as all machines exist, no free
+/// address is needed.
 fn find_exhausted(
     tenant: &TenantCluster,
     pools: Option<&NetworkPools>,
@@ -169,7 +172,7 @@ mod tests {
         AddressReport::new(&tenant, &[], &all, SignedDuration::from_secs(300), &[])
     }
 
-    /// Returns the reason of the condition, and the numbers allocated, quarantined and free.
+    /// Returns the reason of the condition, and for each pool the numbers of allocated, quarantined and free addresses.
     fn summary(report: &AddressReport) -> (Option<ConditionReason>, Vec<[u32; 3]>) {
         let reason = report.part.as_ref().map(|part| match part {
             Ok(ready) => ready.reason,

@@ -1,5 +1,6 @@
-//! Addresses and configuration of one family of a tenant's network: from `cidr` in its spec, or from the prefix that it
-//! has from a pool of InfraConfig (`fromPool`). All other modules use this type, so they are independent of the source.
+//! Addresses and configuration of one address family of a tenant's network. Their source is either `cidr` in the
+//! TenantCluster, or the prefix that the network has from a pool in InfraConfig (`fromPool`). All other modules use
+//! this type, so they do not depend on the source.
 
 use std::net::IpAddr;
 
@@ -11,45 +12,46 @@ use super::family::Family;
 /// Source of the addresses of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PoolSource<'a> {
-    /// The network in the spec.
+    /// `cidr` in the TenantCluster.
     Cidr(IpNet),
-    /// A prefix of the pool of InfraConfig with this name.
+    /// A prefix from the pool with this name in InfraConfig.
     FromPool(&'a str),
 }
 
-/// Reason why the addresses of a pool are unknown. In messages, the reason follows the field.
+/// Reason why the addresses of a network are unknown. The text completes a sentence that begins with the name of the
+/// field.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnresolvedPool {
-    /// The spec has two sources.
+    /// The TenantCluster specifies both sources.
     #[error("has both cidr {cidr} and fromPool `{pool}`: remove one of them")]
     TwoSources {
-        /// The network in the spec.
+        /// `cidr` in the TenantCluster.
         cidr: IpNet,
-        /// Name of the pool.
+        /// Name of the pool in `fromPool`.
         pool: String,
     },
-    /// The spec has no source.
+    /// The TenantCluster specifies no source.
     #[error(
         "has neither cidr nor fromPool: set cidr, or the name of a pool in InfraConfig's spec.addressPools"
     )]
     NoSource,
-    /// The tenant has no prefix of the pool yet.
+    /// The network has no prefix from the pool with this name yet.
     #[error("the network has no prefix of pool `{0}` yet")]
     Pending(String),
 }
 
-/// Addresses and configuration of one family of a tenant's network.
+/// Addresses and configuration of one address family of a tenant's network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResolvedPool {
-    /// Network.
+    /// Network that contains the addresses.
     pub cidr: IpNet,
-    /// Addresses that machines get; empty for all of the network.
+    /// Addresses that are allocated to machines; empty if all addresses of the network are.
     pub ranges: Vec<AddressRange>,
-    /// Addresses of `ranges` that are not allocated.
+    /// Addresses in `ranges` that are not allocated.
     pub exclude: Vec<AddressRange>,
     /// Default gateway of the machines.
     pub gateway: Option<IpAddr>,
-    /// Further routes of the machines.
+    /// Routes of the machines in addition to the default route.
     pub routes: Vec<NetworkRoute>,
     /// Name servers of the machines.
     pub nameservers: Vec<IpAddr>,
@@ -60,10 +62,10 @@ pub struct ResolvedPool {
 }
 
 impl<'a> PoolSource<'a> {
-    /// Returns the source of a pool's addresses.
+    /// Returns the source of the addresses.
     ///
     /// # Errors
-    /// Returns the reason if the spec has no source or two.
+    /// Returns the reason if the TenantCluster specifies no source, or both sources.
     pub fn new(spec: &'a AddressPool) -> Result<Self, UnresolvedPool> {
         match (spec.cidr, &spec.from_pool) {
             (Some(cidr), None) => Ok(Self::Cidr(cidr)),
@@ -77,8 +79,8 @@ impl<'a> PoolSource<'a> {
 }
 
 impl ResolvedPool {
-    /// Returns the addresses and the configuration of a pool. `prefixes` are the prefixes that the network has; fields
-    /// of the spec take precedence over their configuration.
+    /// Returns the addresses and the configuration of one family. `prefixes` are the prefixes that the network has from
+    /// pools in InfraConfig. Fields of the TenantCluster take precedence over the configuration of such a prefix.
     ///
     /// # Errors
     /// Returns the reason if the addresses are unknown.
@@ -119,7 +121,7 @@ impl ResolvedPool {
     }
 }
 
-/// Returns the prefix of a family from the pool with this name.
+/// Returns the prefix of a family that is from the pool with this name.
 #[must_use]
 pub fn find_prefix<'a>(
     family: Family,

@@ -1,8 +1,8 @@
-//! NetworkAttachmentDefinition by which VMs of a tenant are attached to the tenant's network.
+//! NetworkAttachmentDefinition with which VMs of a tenant are attached to the tenant's network.
 //!
-//! The fields are those of the CNI plugins `bridge`, `sriov` and `macvtap`. `preserveDefaultVlan: false` is written
-//! although it is the current default, because older plugins left every port in VLAN 1. Gateway and masquerading are
-//! not set, because each of them would add an address of the host to the tenant's bridge.
+//! The fields are those of the CNI plugins `bridge`, `sriov` and `macvtap`. `preserveDefaultVlan: false` is set
+//! although it is the current default, because older plugins left every port in VLAN 1. A gateway and masquerading are
+//! not configured, because each of them would add an address of the host to the tenant's bridge.
 
 use berth_api::infra_node::NetworkScenario;
 use berth_api::names::{READY_NETWORK_ANNOTATION, READY_NETWORK_PREFIX, resource};
@@ -16,7 +16,8 @@ use crate::tenants::network::HostNetwork;
 use crate::tenants::network_id::NetworkId;
 use berth_kubevirt_render::launcher::RESOURCE_NAME;
 
-/// Number of tenants of a host network. Up to a limit, agents report single-tenant bridges as resources of the Node.
+/// Number of tenants that use a host network. Up to a maximum number, agents report single-tenant bridges as resources
+/// of the Node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TenantCount(pub usize);
 
@@ -79,9 +80,8 @@ fn bridge_parts(
     };
     if bridge.parse::<berth_api::LinkName>().is_err() {
         let message = format!(
-            "network {}: the name of a link has at most 15 bytes, but `{bridge}` has {} bytes; \
-             set a shorter \
-             spec.networks[{0}].bridge in the HostProfile",
+            "network {}: the name of the bridge, `{bridge}`, has {} bytes, but names of links have at most 15; set a \
+             shorter spec.networks[{0}].bridge in the HostProfile",
             network.name,
             bridge.len()
         );
@@ -99,8 +99,8 @@ fn bridge_parts(
     if let Some(mtu) = network.mtu {
         config["mtu"] = mtu.into();
     }
-    // Above this limit, agents do not report single-tenant bridges as resources. A VM whose definition had the
-    // annotation would then fit on no host.
+    // Above the maximum number of tenants, agents do not report single-tenant bridges as resources. If the
+    // NetworkAttachmentDefinition then named the bridge in its annotation, its VMs would fit on no host.
     let is_reported =
         network.shared_bridge.is_some() || tenant_count.0 <= resource::MAX_PUBLISHED_BRIDGES;
     let resource = is_reported.then(|| format!("{}{bridge}", resource::BRIDGE_PREFIX));
@@ -115,7 +115,7 @@ fn sriov_parts(
 ) -> Result<DefinitionParts, Fault> {
     let NetworkId::Vlan(vlan) = id else {
         let message = format!(
-            "spec.network.binding: Sriov, but network {} has scenario {:?} and no VLANs",
+            "spec.network.binding: Sriov, but network {} has scenario {:?} and no VLANs; use another binding, or a network with VLANs",
             network.name, network.scenario
         );
         return Err(Fault::new(ConditionReason::InvalidBinding, message));
@@ -135,8 +135,8 @@ fn sriov_parts(
     Ok((name, Some(resource.clone()), config))
 }
 
-/// Returns name, resource and CNI configuration for macvtap. The resource of the macvtap device plugin ends in the
-/// name that a bridge of this tenant would have.
+/// Returns name, resource and CNI configuration for the binding `Macvtap`. The resource of the macvtap device plugin
+/// ends with the name that a bridge of this tenant would have.
 fn macvtap_parts(tenant: &str, network: &HostNetwork, id: NetworkId) -> DefinitionParts {
     let name = NetworkBinding::Macvtap.definition_name(tenant);
     let prefix = network.bridge_prefix.as_deref().unwrap_or("tn");

@@ -1,8 +1,8 @@
-//! The KubeVirt cloud controller manager of a tenant, as in `config/` of kubevirt/cloud-provider-kubevirt.
+//! The KubeVirt cloud controller manager of a tenant, based on `config/` of kubevirt/cloud-provider-kubevirt.
 //!
-//! Differences: the configuration is an annotation of the pod, so the controller needs no permission for ConfigMaps and
-//! a change restarts the pod. The pod is not privileged. `zoneAndRegionEnabled` is off, because it requires to read the
-//! Nodes of the infra cluster.
+//! Differences from `config/`: the configuration is in an annotation of the pod, so that the cloud controller manager
+//! needs no permission for ConfigMaps, and a change restarts the pod. The pod is not privileged. `zoneAndRegionEnabled`
+//! is false, because it requires the permission to read the Nodes of the infra cluster.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -17,23 +17,23 @@ use crate::tenants::kubeconfig_secret::KubeconfigSecret;
 
 /// Name of all objects in this module, and value of the label `k8s-app` of the pods.
 pub const CLOUD_CONTROLLER_MANAGER: &str = "kubevirt-cloud-controller-manager";
-/// Name of the NetworkPolicy of the pods.
+/// Name of the NetworkPolicy for the pods of the cloud controller manager.
 pub(super) const CLOUD_CONTROLLER_MANAGER_POLICY: &str = "berth-allow-cloud-controller-manager";
-/// Annotation of the pods with the configuration.
+/// Annotation of the pods that contains the configuration.
 const CONFIG_ANNOTATION: &str = "berth.dev/cloud-config";
-/// User of the pods, which owns no files.
+/// UID of the user as which the container runs, and which owns no files.
 const POD_USER_ID: u32 = 65_532;
 
-/// Groups, resources and verbs of the Role, without unused ones of the project's own Role. A user who creates the Role
-/// must have these permissions, or the verb `escalate`.
+/// API groups, resources and verbs of the Role, without those of the project's own Role that are not used. A user who
+/// creates the Role must have all these permissions, or the verb `escalate`.
 const ROLE_RULES: [(&str, &[&str], &[&str]); 3] = [
     ("kubevirt.io", &["virtualmachines", "virtualmachineinstances"], &["get", "list", "watch"]),
     ("", &["pods"], &["get", "list", "watch"]),
     ("", &["services"], &["get", "list", "watch", "create", "update", "patch", "delete"]),
 ];
 
-/// Returns ServiceAccount, Role, RoleBinding and Deployment. `kubeconfig` is the tenant's kubeconfig, in the tenant's
-/// namespace.
+/// Returns ServiceAccount, Role, RoleBinding and Deployment. `kubeconfig` refers to the Secret with the tenant's
+/// kubeconfig, in the tenant's namespace.
 #[must_use]
 pub fn cloud_controller_manager_objects(
     tenant: &str,
@@ -76,7 +76,7 @@ pub fn cloud_controller_manager_objects(
     ]
 }
 
-/// Returns the configuration. JSON is valid YAML.
+/// Returns the configuration of the cloud controller manager as JSON, which is valid YAML.
 fn cloud_config(tenant: &str, requested: &CloudControllerManager) -> String {
     let config = json!({
         "namespace": TenantCluster::namespace_of(tenant),
@@ -93,8 +93,8 @@ fn pod_spec(
     requested: &CloudControllerManager,
     kubeconfig: &KubeconfigSecret,
 ) -> Value {
-    // The name of the cluster is in the selectors of load balancers: machines have it in their label
-    // `cluster.x-k8s.io/cluster-name`.
+    // The cloud controller manager writes the name of the cluster to the selectors of load balancer Services: they
+    // select machines by the label `cluster.x-k8s.io/cluster-name`.
     let cluster_name = format!("--cluster-name={tenant}");
     json!({
         "serviceAccountName": CLOUD_CONTROLLER_MANAGER,
@@ -134,8 +134,9 @@ fn pod_spec(
     })
 }
 
-/// Returns the policy by which the pods reach the API server of the infra cluster. A machine with the label of these pods
-/// gains no access, because KubeVirt sets the label `kubevirt.io` on every launcher.
+/// Returns the NetworkPolicy that permits the pods to connect to the API server of the infra cluster. A launcher pod
+/// with the label of these pods gains no access: launcher pods are excluded by the label `kubevirt.io`, which KubeVirt
+/// sets on every launcher pod.
 pub(super) fn cloud_controller_manager_policy(
     tenant: &str,
     api_server: &BTreeSet<IpAddr>,

@@ -1,4 +1,4 @@
-//! Permissions of the tenant's KubeVirt CSI driver in its namespace, with the names and rules of KKP
+//! RBAC permissions of the tenant's KubeVirt CSI driver in the tenant's namespace. Names and rules are those of KKP
 //! (`pkg/provider/cloud/kubevirt/csi.go` of kubermatic/kubermatic).
 
 use berth_api::TenantCluster;
@@ -12,11 +12,11 @@ use serde_json::json;
 use super::desired_object::DesiredObject;
 use super::kind::ObjectKind;
 
-/// Name of all objects in this module.
+/// Name of all objects of the CSI driver.
 pub const CSI_NAME: &str = "kubevirt-csi";
 
-/// Groups, resources and verbs of the driver's Role. A user who creates the Role must have these permissions, or the
-/// verb `escalate`.
+/// API groups, resources and verbs of the driver's Role. A user who creates the Role must have all these permissions,
+/// or the verb `escalate`.
 const CSI_ROLE_RULES: [(&str, &[&str], &[&str]); 6] = [
     ("cdi.kubevirt.io", &["datavolumes"], &["get", "create", "delete"]),
     ("kubevirt.io", &["virtualmachineinstances", "virtualmachines"], &["get", "list"]),
@@ -52,10 +52,10 @@ pub fn csi_token_secret(tenant: &str) -> Secret {
     }
 }
 
-/// Returns the RoleBinding that permits the controller to read Secrets and ConfigMaps of the tenant and to create the
-/// Secrets of its machines. The controller has this permission only in namespaces of tenants. The binding refers to a
-/// ClusterRole, for which the controller only needs the verb `bind`. A Role in the namespace would require `escalate`,
-/// which permits granting any permission.
+/// Returns the RoleBinding that permits the controller to read Secrets and ConfigMaps in the tenant's namespace, and to
+/// create the Secrets of the tenant's machines. The controller has this permission only in namespaces of tenants. The
+/// RoleBinding refers to a ClusterRole, so the controller needs only the verb `bind` for this ClusterRole. To create a
+/// Role in the namespace, the controller would need the verb `escalate`, with which it could grant any permission.
 #[must_use]
 pub fn controller_role_binding(tenant: &str) -> DesiredObject {
     let (namespace, name) = CONTROLLER_SERVICE_ACCOUNT;

@@ -1,4 +1,4 @@
-//! A desired object of a tenant, and its comparison with the actual object.
+//! A desired object of a tenant, and the comparison with the actual object.
 
 use berth_api::TenantCluster;
 use berth_api::names::{MANAGED_BY_LABEL, TENANT_LABEL};
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::kind::ObjectKind;
 use crate::tenants::claims::hash_strings;
 
-/// Annotation with the hash of the content that was applied last.
+/// Annotation with the hash of the last applied content.
 const CONTENT_HASH_ANNOTATION: &str = "berth.dev/applied";
 
 /// An object for server-side apply.
@@ -16,7 +16,7 @@ const CONTENT_HASH_ANNOTATION: &str = "berth.dev/applied";
 pub struct DesiredObject {
     /// Kind of the object.
     pub kind: ObjectKind,
-    /// Manifest of the object, with the fields that Berth applies.
+    /// Manifest of the object, which contains only the fields that Berth applies.
     pub body: Value,
 }
 
@@ -27,9 +27,9 @@ impl DesiredObject {
         self.body["metadata"]["name"].as_str().unwrap_or_default()
     }
 
-    /// Adds an annotation with the hash of the content. Without the hash, [`differs`] would miss that a field is no
-    /// longer desired, because it ignores fields that only the actual object has. With the hash, the object differs and
-    /// is applied, and the apply removes the field.
+    /// Adds an annotation with the hash of the content. [`differs`] ignores fields that only the actual object has, so
+    /// without the hash, a field that is no longer desired would stay. With the hash, the object differs, is applied,
+    /// and the apply removes the field.
     #[must_use]
     pub fn with_content_hash(mut self) -> Self {
         let hash = format!("{:016x}", hash_strings(&[&self.body.to_string()]));
@@ -41,7 +41,8 @@ impl DesiredObject {
     #[must_use]
     pub fn differs_from(&self, actual: &DynamicObject) -> bool {
         let mut actual = serde_json::to_value(actual).unwrap_or(Value::Null);
-        // Items of a list of a built-in kind have no `apiVersion` and no `kind`, so both are set for the comparison.
+        // In the list of a built-in kind, the items have no `apiVersion` and no `kind`, so both fields are set for the
+        // comparison.
         for field in ["apiVersion", "kind"] {
             actual[field] = self.body[field].clone();
         }
@@ -86,20 +87,21 @@ fn sort_service_ports(desired: &Value, actual: &mut Value) {
     }
 }
 
-/// Returns true if a desired field is absent from the actual object, or has another value. Fields that only the
-/// actual object has are ignored. A list is compared as one value: additional or missing entries are a difference.
-/// An empty list equals an absent one, because API servers omit empty lists.
+/// Returns true if a desired field is absent from the actual object, or has another value there. Fields that only the
+/// actual object has are ignored. A list is compared as one value: additional or missing entries are a difference. An
+/// empty desired list equals an absent one, because API servers omit empty lists.
 #[must_use]
 pub(super) fn differs(desired: &Value, actual: &Value) -> bool {
     match (desired, actual) {
         (Value::Object(desired), Value::Object(actual)) => {
             desired.iter().any(|(key, value)| match actual.get(key) {
                 Some(actual) => differs(value, actual),
-                // An absent map is a difference: a peer with `podSelector: {}` allows less than one without it.
+                // An absent map differs from an empty one: in a NetworkPolicy, a peer with `podSelector: {}` permits
+                // less than a peer without `podSelector`.
                 None => value.as_array().is_none_or(|list| !list.is_empty()),
             })
         }
-        // A null in the actual object equals an empty map.
+        // A null in the actual object equals an empty desired map.
         (Value::Object(desired), Value::Null) => !desired.is_empty(),
         (Value::Array(desired), Value::Null) => !desired.is_empty(),
         (Value::Array(desired), Value::Array(actual)) => {

@@ -1,9 +1,10 @@
-//! NetworkPolicies for the exposure of a tenant. They are rendered only if ingress is isolated, because a policy would
-//! otherwise restrict the ingress of the pods that it selects.
+//! NetworkPolicies that permit traffic to the exposed Services of a tenant. They are rendered only if ingress is
+//! isolated: otherwise they would restrict the ingress of the pods that they select.
 //!
-//! A packet for the address of a load balancer arrives at a Node, which translates the destination to a launcher pod and
-//! the target port of the Service before NetworkPolicies apply. Unless the Service has `externalTrafficPolicy: Local`, the
-//! source is then an address of that Node. Therefore the policies open target ports, to all sources.
+//! Before NetworkPolicies apply, the Node that receives a packet for a load balancer's address translates its
+//! destination to a launcher pod and to the target port of the Service. Unless the Service has `externalTrafficPolicy:
+//! Local`, the source address then becomes that of this Node. Therefore the policies permit traffic to target ports,
+//! from all sources.
 
 use std::collections::BTreeMap;
 
@@ -15,16 +16,16 @@ use super::kind::ObjectKind;
 use super::peers::tcp_ports;
 use crate::tenants::load_balancer_service::LoadBalancerService;
 
-/// Name of the policy for the Services of machines.
+/// Name of the NetworkPolicy for the Services of machines.
 pub(super) const MACHINE_ACCESS_POLICY: &str = "berth-allow-machine-access";
-/// Prefix of the names of the policies for load balancers.
+/// Prefix of the names of the NetworkPolicies for load balancers.
 const LOAD_BALANCER_PREFIX: &str = "berth-allow-lb-";
 
-/// Returns the selector of launcher pods that also have these labels. Other pods, such as importers, are never exposed.
+/// Returns the selector of launcher pods that have all these labels. Other pods, such as importers, are never exposed.
 fn launcher_selector(labels: &BTreeMap<String, String>) -> Value {
     let launchers = json!({"key": "kubevirt.io", "operator": "In", "values": ["virt-launcher"]});
     let mut selector = json!({"matchExpressions": [launchers]});
-    // API servers omit an empty map, so it would differ from the desired one forever.
+    // An empty map would be a difference in each comparison, because API servers omit empty maps.
     if !labels.is_empty() {
         selector["matchLabels"] = json!(labels);
     }
@@ -43,8 +44,9 @@ fn ingress_policy(
     DesiredObject::new(ObjectKind::NetworkPolicy, tenant, name, json!({"spec": spec}))
 }
 
-/// Returns a policy for each Service of type LoadBalancer in the tenant's namespace: it opens the target ports of the
-/// machines that the Service selects. If the Service has no selector, it opens these ports of all machines.
+/// Returns a NetworkPolicy for each Service of type LoadBalancer in the tenant's namespace, which permits traffic to
+/// the Service's target ports on the machines that the Service selects. If the Service has no selector, the
+/// NetworkPolicy permits traffic to these ports on all machines.
 pub(super) fn load_balancer_policies(
     tenant: &str,
     services: &[LoadBalancerService],
@@ -64,7 +66,8 @@ pub(super) fn load_balancer_policies(
     services.iter().map(policy).collect()
 }
 
-/// Returns the policy that opens the ports of all machines that their Services forward; `None` without ports.
+/// Returns the NetworkPolicy that permits traffic to those ports of all machines that the Services of machines forward;
+/// `None` if no ports are forwarded.
 pub(super) fn machine_access_policy(tenant: &str, access: &MachineAccess) -> Option<DesiredObject> {
     let ports = access.all_ports();
     let rule = json!({"ports": tcp_ports(&ports)});

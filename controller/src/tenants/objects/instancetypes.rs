@@ -1,4 +1,4 @@
-//! Instance types and a preference in every tenant's namespace, with the values of KKP
+//! Instance types and a preference of KubeVirt in every tenant's namespace, with the values of KKP
 //! (`pkg/provider/cloud/kubevirt/manifests` of kubermatic/kubermatic).
 
 use serde_json::json;

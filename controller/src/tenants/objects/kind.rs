@@ -4,18 +4,18 @@ use kube::api::ApiResource;
 
 use crate::api_resource::api_resource;
 
-/// A kind that Berth creates for tenants.
+/// Kind of an object that Berth creates for tenants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ObjectKind {
     /// Namespace of the tenant.
     Namespace,
     /// ServiceAccount of the tenant's CSI driver.
     ServiceAccount,
-    /// Permissions of the CSI driver.
+    /// Role with the permissions of the CSI driver, or of the cloud controller manager.
     Role,
-    /// Binding of the ServiceAccount to the Role.
+    /// RoleBinding of a ServiceAccount to its Role.
     RoleBinding,
-    /// NetworkPolicy of the tenant's namespace.
+    /// NetworkPolicy in the tenant's namespace.
     NetworkPolicy,
     /// NetworkAttachmentDefinition of Multus.
     NetworkAttachmentDefinition,
@@ -29,12 +29,12 @@ pub enum ObjectKind {
     IpAddressPool,
     /// L2Advertisement of MetalLB, in the namespace of MetalLB.
     L2Advertisement,
-    /// Service of a machine. The reconciler of MachineDeployments creates it, and the VirtualMachine owns it.
+    /// Service of a machine. The reconciler of MachineDeployments creates the Service, and the VirtualMachine owns it.
     Service,
 }
 
 impl ObjectKind {
-    /// All kinds that the reconciler of tenants creates, in the order of creation.
+    /// All kinds whose objects the reconciler of tenants creates, in the order of creation.
     pub const ALL: [Self; 11] = [
         Self::Namespace,
         Self::NetworkPolicy,
@@ -49,7 +49,7 @@ impl ObjectKind {
         Self::L2Advertisement,
     ];
 
-    /// Returns group, version, kind and plural of the kind.
+    /// Returns API group, version, kind and plural name of the kind.
     const fn group_version_kind_plural(
         self,
     ) -> (&'static str, &'static str, &'static str, &'static str) {
@@ -86,13 +86,13 @@ impl ObjectKind {
         }
     }
 
-    /// Returns the kind's name in manifests.
+    /// Returns the name of the kind in manifests.
     #[must_use]
     pub const fn name(self) -> &'static str {
         self.group_version_kind_plural().2
     }
 
-    /// Returns the `apiVersion` of the kind: `group/version`, or `version` for the core group.
+    /// Returns the `apiVersion` of the kind: `group/version`, or `version` for the core API group.
     #[must_use]
     pub fn api_version(self) -> String {
         let (group, version, ..) = self.group_version_kind_plural();
@@ -114,7 +114,7 @@ impl ObjectKind {
         is_custom.then(|| format!("{plural}.{group}"))
     }
 
-    /// Returns true if objects of the kind are in the namespace of MetalLB, and not in the tenant's namespace.
+    /// Returns true if objects of the kind are in the namespace of MetalLB instead of the tenant's namespace.
     #[must_use]
     pub const fn is_in_metallb_namespace(self) -> bool {
         matches!(self, Self::IpAddressPool | Self::L2Advertisement)

@@ -1,6 +1,7 @@
-//! Configuration of MetalLB for a tenant: the pool of addresses, and its announcement.
+//! Configuration of MetalLB for a tenant: the address pool, and its announcement.
 //!
-//! Both objects are outside the tenant's namespace. The TenantCluster owns them, so they are deleted after it.
+//! Both objects are outside of the tenant's namespace. The TenantCluster owns them, so they are deleted after the
+//! TenantCluster.
 
 use berth_api::{Advertisement, InfraConfigSpec, LoadBalancers, TenantCluster};
 use kube::{Resource as _, ResourceExt as _};
@@ -9,16 +10,17 @@ use serde_json::{Value, json};
 use super::desired_object::DesiredObject;
 use super::kind::ObjectKind;
 
-/// Namespace of MetalLB, if InfraConfig specifies none.
+/// Namespace of MetalLB if the InfraConfig does not specify one.
 const METALLB_NAMESPACE: &str = "metallb-system";
 
-/// Returns the name of a tenant's pool.
+/// Returns the name of a tenant's address pool.
 #[must_use]
 pub(super) fn pool_name(tenant: &str) -> String {
     format!("tenant-{tenant}")
 }
 
-/// Returns the IPAddressPool of a tenant, and its L2Advertisement if Berth announces the addresses.
+/// Returns the IPAddressPool of a tenant, and its L2Advertisement if the spec requests that Berth announces the
+/// addresses.
 #[must_use]
 pub fn load_balancer_pool_objects(
     tenant: &TenantCluster,

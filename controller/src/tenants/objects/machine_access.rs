@@ -1,4 +1,4 @@
-//! Services for access to single machines.
+//! Services that forward node ports to single machines.
 
 use berth_api::names::MACHINE_LABEL;
 use berth_api::{AccessType, Exposure, TenantCluster};
@@ -11,10 +11,10 @@ use super::load_balancer_pool::pool_name;
 use crate::tenants::claims::hash_strings;
 use crate::tenants::node_ports::NodePorts;
 
-/// Maximum length of the name of a Service.
+/// Maximum length of the name of a Service, in characters.
 const MAX_NAME_LENGTH: usize = 63;
 
-/// Returns the name of a machine's Service. It starts with a letter, as the names of Services must.
+/// Returns the name of a machine's Service. The name starts with a letter, because the names of Services must.
 #[must_use]
 pub fn access_service_name(machine: &str) -> String {
     let name = format!("access-{machine}");
@@ -25,7 +25,8 @@ pub fn access_service_name(machine: &str) -> String {
     format!("access-{start}-{:016x}", hash_strings(&[machine]))
 }
 
-/// Returns the Service of a machine; `None` if the tenant requests none. The VirtualMachine owns the Service.
+/// Returns the Service of a machine; `None` if the tenant requests no Services for its machines. The VirtualMachine
+/// with this UID owns the Service.
 #[must_use]
 pub fn access_service(tenant: &TenantCluster, machine: &str, uid: &str) -> Option<DesiredObject> {
     let Exposure { load_balancers, machine_access, .. } = tenant.spec.exposure.as_ref()?;

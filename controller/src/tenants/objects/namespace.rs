@@ -9,7 +9,7 @@ use super::desired_object::DesiredObject;
 use super::kind::ObjectKind;
 
 /// Returns the Namespace object of a tenant, with the labels by which the tools of Cluster API and KKP select it. If
-/// Berth did not create the namespace, the label [`MANAGED_BY_LABEL`] is left out, so that Berth never deletes the
+/// Berth did not create the namespace, the label [`MANAGED_BY_LABEL`] is omitted, so that Berth never deletes the
 /// namespace.
 #[must_use]
 pub fn namespace_object(tenant: &TenantCluster, created_by_berth: bool) -> DesiredObject {

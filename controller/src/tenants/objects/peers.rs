@@ -1,4 +1,4 @@
-//! Peers and ports of NetworkPolicies: the same namespace, DNS, and the internet without the infra cluster's own
+//! Peers and ports in NetworkPolicies: the same namespace, DNS, and the internet except the infra cluster's own
 //! addresses.
 
 use std::collections::BTreeSet;
@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use crate::tenants::cluster::{ClusterFacts, UnknownFact};
 use crate::tenants::fault::Fault;
 
-/// Default address of NodeLocal DNSCache on every Node. Link-local addresses are not routed, so any process that
-/// responds at this address runs on the pod's own host.
+/// Default address of NodeLocal DNSCache on every Node. Link-local addresses are not routed, so only processes on the
+/// pod's own host can answer at this address.
 const NODE_LOCAL_DNS: IpAddr = IpAddr::V4(Ipv4Addr::new(169, 254, 20, 10));
 /// Port of DNS servers.
 const DNS_PORT: u16 = 53;
@@ -27,7 +27,7 @@ pub(super) fn single_address_peer(address: IpAddr) -> Value {
     json!({"ipBlock": {"cidr": format!("{address}/{length}")}})
 }
 
-/// Returns the `ports` of a rule that allows these TCP ports.
+/// Returns the `ports` of a rule that permits these TCP ports.
 pub(super) fn tcp_ports(ports: &BTreeSet<u16>) -> Value {
     ports.iter().map(|port| json!({"protocol": "TCP", "port": port})).collect()
 }
@@ -37,8 +37,9 @@ fn udp_and_tcp_ports(ports: &[u16]) -> Vec<Value> {
     ports.iter().flat_map(both).collect()
 }
 
-/// Returns the egress rules for cluster DNS. Its pods are matched by selectors, because network plugins match the
-/// pods behind a Service; NodeLocal DNSCache is matched by its addresses.
+/// Returns the egress rules for cluster DNS. The pods behind its Services are matched by selectors, because network
+/// plugins translate the address of a Service before they apply NetworkPolicies. NodeLocal DNSCache is matched by its
+/// addresses.
 ///
 /// # Errors
 /// Returns an error if the pods of cluster DNS are unknown.
@@ -78,13 +79,14 @@ pub(super) fn dns_rules(
     Ok(rules)
 }
 
-/// Returns the egress rules for the name servers that VMs use. Adds a fault for each server that is not an address.
+/// Returns the egress rules for the name servers that VMs use. Adds a fault for each name server that is not an IP
+/// address.
 pub(super) fn name_server_rules(servers: &[String], faults: &mut Vec<Fault>) -> Vec<Value> {
     let mut rules = Vec::new();
     for (index, server) in servers.iter().enumerate() {
         let Ok(address) = server.parse() else {
             let message = format!(
-                "InfraConfig default: spec.dnsConfig.nameservers[{index}]: `{server}` is not an address"
+                "InfraConfig default: spec.dnsConfig.nameservers[{index}]: `{server}` is not an IP address"
             );
             faults.push(Fault::new(ConditionReason::InvalidPolicy, message));
             continue;
@@ -96,7 +98,7 @@ pub(super) fn name_server_rules(servers: &[String], faults: &mut Vec<Fault>) -> 
     rules
 }
 
-/// Returns the peers for all public addresses, IPv4 and IPv6, without the addresses of the infra cluster.
+/// Returns the peers that match all public IPv4 and IPv6 addresses, except the addresses of the infra cluster.
 ///
 /// # Errors
 /// Returns an error if the addresses of the API server are unknown, because the peers would then include the API

@@ -1,8 +1,8 @@
-//! NetworkPolicies of a tenant's namespace, for traffic on the pod network in both directions.
+//! NetworkPolicies in a tenant's namespace, for ingress and egress on the pod network.
 //!
-//! No rule is empty, because `{}` in a list of rules allows all traffic. A rule that depends on unknown facts is left
-//! out, and a fault is reported. Policies are additive; custom policies can only allow more traffic.
-//! `docs/isolation.md` has a table of the connections that the policies allow.
+//! No rule is empty, because `{}` in a list of rules permits all traffic. A rule that depends on unknown facts is
+//! omitted, and a fault is reported. NetworkPolicies are additive, so custom policies can only permit more traffic.
+//! `docs/isolation.md` has a table of the connections that the policies permit.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -34,7 +34,7 @@ const ISOLATION_POLICY: &str = "cluster-isolation";
 /// Data from which [`render_policies`] renders the NetworkPolicies of a tenant.
 #[derive(Clone, Copy, Debug)]
 pub struct PolicyInput<'a> {
-    /// ID of the tenant.
+    /// ID of the tenant, which is the name of its TenantCluster.
     pub tenant: &'a str,
     /// NetworkPolicies that the tenant's spec requests.
     pub requested: Option<&'a NetworkPolicies>,
@@ -42,27 +42,27 @@ pub struct PolicyInput<'a> {
     pub config: &'a InfraConfigSpec,
     /// Facts of the infra cluster.
     pub cluster: &'a ClusterFacts,
-    /// The tenant's own API server, if its address is known.
+    /// Address of the tenant's own API server, if it is known.
     pub api_server: Option<IpAddr>,
-    /// Exposure that the tenant's spec requests.
+    /// Exposure of Services that the tenant's spec requests.
     pub exposure: Option<&'a Exposure>,
     /// Services of type LoadBalancer in the tenant's namespace.
     pub load_balancers: &'a [LoadBalancerService],
 }
 
-/// The rendered NetworkPolicies of a tenant.
+/// The NetworkPolicies of a tenant.
 #[derive(Clone, Debug, Default)]
 pub struct RenderedPolicies {
-    /// NetworkPolicies by which Berth isolates the tenant.
+    /// NetworkPolicies that isolate the tenant.
     pub isolation: Vec<DesiredObject>,
-    /// NetworkPolicies that open the exposed ports of machines.
+    /// NetworkPolicies that permit traffic to the exposed ports of machines.
     pub exposure: Vec<DesiredObject>,
     /// NetworkPolicies from the lists in the InfraConfig and in the tenant's spec.
     pub custom: Vec<DesiredObject>,
     /// Reasons why NetworkPolicies or rules cannot be rendered.
     pub faults: Vec<Fault>,
-    /// True if facts of the infra cluster are missing. Then `isolation` allows less than desired, and the caller
-    /// should keep the policies in force.
+    /// True if facts of the infra cluster are missing, so that the policies in `isolation` permit less traffic than
+    /// desired. The caller should then not change those that exist.
     pub lacks_facts: bool,
 }
 
@@ -75,7 +75,7 @@ enum InvalidPolicy {
     Serialize(#[from] serde_json::Error),
 }
 
-/// Renders all policies of a tenant.
+/// Renders all NetworkPolicies of a tenant.
 #[must_use]
 pub fn render_policies(input: PolicyInput<'_>) -> RenderedPolicies {
     let mut all = RenderedPolicies::default();
@@ -149,7 +149,8 @@ fn add_isolation_policies(
                 "ingress": [{"from": [same_namespace_peer()]}], "egress": out,
             }),
         ));
-        // These policies are left out if ingress is not isolated, because they would then restrict ingress.
+        // These policies are omitted if ingress is not isolated: they would then restrict the ingress of the pods that
+        // they select.
         all.isolation.push(policy_object(
             workload_policies::CDI_POLICY,
             workload_policies::cdi_policy_spec(),
@@ -164,15 +165,15 @@ fn add_isolation_policies(
         let addresses = cluster.api_server.as_ref().cloned().unwrap_or_default();
         all.isolation.push(cloud_controller_manager_policy(tenant, &addresses));
     }
-    // This policy is left out if egress is not isolated, because it would then restrict importers.
+    // This policy is omitted if egress is not isolated: it would then restrict the egress of importers.
     all.isolation.push(policy_object(
         workload_policies::IMPORTER_POLICY,
         workload_policies::importer_policy_spec(config, &internet),
     ));
 }
 
-/// Adds the policies that open exposed ports. They are left out if ingress is not isolated, because they would then
-/// restrict ingress.
+/// Adds the policies that permit traffic to exposed ports. They are omitted if ingress is not isolated: they would then
+/// restrict the ingress of the pods that they select.
 fn add_exposure_policies(input: PolicyInput<'_>, all: &mut RenderedPolicies) {
     let Some(exposure) = input.exposure else { return };
     if exposure.load_balancers.is_some() {
@@ -193,7 +194,7 @@ fn render_custom_policy(
     }
     let mut spec = serde_json::to_value(&policy.spec)?;
     if spec.get("podSelector").is_none_or(Value::is_null) {
-        // KKP's lists omit `podSelector` to select all pods, but the API server requires the field.
+        // Policies for KKP may omit `podSelector` to select all pods, but the API server requires this field.
         spec["podSelector"] = json!({});
     }
     let mut wanted =

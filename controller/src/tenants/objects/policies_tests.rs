@@ -1,4 +1,4 @@
-//! Tests of rendered policies; `controller/tests/policies.rs` tests the connections that the policies allow.
+//! Tests of the rendered NetworkPolicies. `controller/tests/policies.rs` tests which connections the policies permit.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -45,7 +45,7 @@ fn isolation_spec<'a>(all: &'a RenderedPolicies, name: &str) -> &'a Value {
     &all.isolation.iter().find(|one| one.name() == name).unwrap().body["spec"]
 }
 
-/// Returns the rules of all isolating policies, for ingress and egress.
+/// Returns the ingress and egress rules of all policies that isolate the tenant.
 fn all_rules(all: &RenderedPolicies) -> Vec<&Value> {
     let rules_of = |one: &'static str| {
         all.isolation.iter().filter_map(move |policy| policy.body["spec"][one].as_array())
@@ -117,13 +117,13 @@ fn unknown_facts_allow_nothing_and_cause_faults() {
             "{isolation}: {text}"
         );
     }
-    // If isolation is off, none of the unknown facts is needed.
+    // If isolation is off, the unknown facts are not needed.
     let off = render_isolation("Off", json!({}), &without_facts);
     assert!(off.isolation.is_empty() && off.faults.is_empty() && !off.lacks_facts);
 }
 
-/// No rule, peer or selector is empty: an empty rule or peer allows all traffic, and an empty selector selects all
-/// pods of the cluster.
+/// No rule, peer or selector is empty: an empty rule or peer permits all traffic, and an empty selector selects all
+/// pods in the cluster.
 #[test]
 fn no_rule_is_empty() {
     let config = json!({
@@ -181,7 +181,7 @@ fn configured_cluster_dns_is_used() {
     assert!(all.faults.is_empty() && !all.lacks_facts);
     let text = isolation_spec(&all, "cluster-isolation").to_string();
     assert!(text.contains("openshift-dns") && text.contains("5353"), "{text}");
-    // API servers without CEL or defaults accept empty labels, which Berth ignores.
+    // API servers without CEL validation or without defaults accept empty labels. Berth ignores such labels.
     let empty = json!({"clusterDNS": {"namespaceLabels": {}, "podLabels": {}}});
     assert!(render_isolation("Egress", empty, &cluster_facts()).lacks_facts);
 }
@@ -252,7 +252,7 @@ fn exposed_ports_are_open_only_if_ingress_is_isolated() {
         (names(&all.exposure), names(&all.custom).len(), has_manager)
     };
     let open = ["berth-allow-lb-web", "berth-allow-machine-access"].map(str::to_owned).to_vec();
-    // A custom policy does not replace a policy of Berth.
+    // A custom policy with the name of one of Berth's policies does not replace it.
     assert_eq!(render("InCluster", Some(&exposure)), (open, 0, true));
     assert_eq!(render("Egress", Some(&exposure)), (Vec::new(), 1, true));
     assert_eq!(render("Off", Some(&exposure)), (Vec::new(), 1, false));

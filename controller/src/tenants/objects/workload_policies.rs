@@ -1,9 +1,9 @@
 //! NetworkPolicies for the pods that CDI and KubeVirt run in a tenant's namespace.
 //!
 //! Labels and ports are those of CDI 1.60 to 1.63 (`pkg/common/common.go`,
-//! `pkg/operator/resources/namespaced/networkpolicies.go`): importers fetch images, cdi-uploadproxy and sources of
-//! clones send data to upload servers, and cdi-deployment reads the progress from importers. Live migration needs
-//! no rule: launchers communicate with virt-handler through Unix sockets, and virt-handlers communicate with each
+//! `pkg/operator/resources/namespaced/networkpolicies.go`): importers download images, cdi-uploadproxy and the source
+//! pods of clones send data to upload servers, and cdi-deployment reads the progress of importers. Live migration needs
+//! no rule: launcher pods communicate with virt-handler through Unix sockets, and virt-handlers communicate with each
 //! other in KubeVirt's own namespace.
 
 use std::collections::BTreeSet;
@@ -16,27 +16,27 @@ use serde_json::{Value, json};
 use super::peers::{single_address_peer, tcp_ports};
 use crate::tenants::cluster::NAMESPACE_NAME_LABEL;
 
-/// Name of the policy by which importers reach sources of images.
+/// Name of the NetworkPolicy that permits importers to connect to image servers.
 pub(super) const IMPORTER_POLICY: &str = "allow-kubevirt-importer";
-/// Name of the policy by which CDI reaches its pods in the tenant's namespace.
+/// Name of the NetworkPolicy that permits CDI to connect to its pods in the tenant's namespace.
 pub(super) const CDI_POLICY: &str = "berth-allow-cdi";
-/// Name of the policy by which KubeVirt's API reaches VMs.
+/// Name of the NetworkPolicy that permits virt-api to connect to VMs.
 pub(super) const VIRT_API_POLICY: &str = "berth-allow-virt-api";
 
-/// Port on which upload servers receive data and importers report progress.
+/// Port on which upload servers receive data, and on which importers report their progress.
 const CDI_PORT: u16 = 8443;
-/// Ports that are allowed for image sources whose URL contains no port.
+/// Ports that are permitted for image servers whose URLs contain no port.
 const WEB_PORTS: [u16; 2] = [80, 443];
 
-/// Returns the selector of namespaces that belong to no tenant. Without this selector, a tenant could give its pods
-/// the labels of CDI or KubeVirt, and reach pods of other tenants.
+/// Returns the selector of namespaces that belong to no tenant. Without this selector, a tenant could set the labels of
+/// CDI or KubeVirt on its own pods, and connect to pods of other tenants.
 fn infra_namespaces_selector() -> Value {
     json!({"matchExpressions": [{"key": TENANT_LABEL, "operator": "DoesNotExist"}]})
 }
 
-/// Returns the selector of CDI's pods that also have these labels. A tenant can set labels of CDI on its launcher
-/// pods, because labels from the template of a MachineDeployment are copied to them. Launchers are excluded by the
-/// label `kubevirt.io`, which KubeVirt sets on every launcher, and CDI on none of its pods.
+/// Returns the selector of CDI's pods that also have these labels. A tenant can set the labels of CDI on its launcher
+/// pods, because the labels in the template of a MachineDeployment are copied to them. Launcher pods are therefore
+/// excluded by the label `kubevirt.io`, which KubeVirt sets on every launcher pod, and CDI on none of its pods.
 fn cdi_pod_selector(mut labels: Value) -> Value {
     labels["app"] = "containerized-data-importer".into();
     json!({
@@ -45,9 +45,9 @@ fn cdi_pod_selector(mut labels: Value) -> Value {
     })
 }
 
-/// Returns the policy by which importers reach image servers on the internet, the image servers in the InfraConfig,
-/// and pods with the label `app: image-repo` of the infra cluster. `internet` must exclude the infra cluster's own
-/// addresses, so that a DataVolume of a tenant cannot read from them.
+/// Returns the NetworkPolicy that permits importers to connect to image servers on the internet, to the image servers
+/// in the InfraConfig, and to pods of the infra cluster with the label `app: image-repo`. `internet` must exclude the
+/// infra cluster's own addresses: otherwise a DataVolume of a tenant could read data from them.
 pub(super) fn importer_policy_spec(config: &InfraConfigSpec, internet: &[Value]) -> Value {
     let image_repo = json!({
         "namespaceSelector": infra_namespaces_selector(), "podSelector": {"matchLabels": {"app": "image-repo"}},
@@ -92,7 +92,7 @@ pub(super) fn importer_policy_spec(config: &InfraConfigSpec, internet: &[Value])
     })
 }
 
-/// Returns the policy by which CDI's control plane and sources of clones reach CDI's pods.
+/// Returns the NetworkPolicy that permits CDI's control plane, and the source pods of clones, to connect to CDI's pods.
 pub(super) fn cdi_policy_spec() -> Value {
     let from = json!({
         "namespaceSelector": infra_namespaces_selector(),
@@ -107,8 +107,8 @@ pub(super) fn cdi_policy_spec() -> Value {
     })
 }
 
-/// Returns the policy by which KubeVirt's API forwards ports to VMs (`virtctl ssh`, `virtctl port-forward`) for
-/// authorized users.
+/// Returns the NetworkPolicy that permits virt-api to forward ports to VMs for authorized users (`virtctl ssh`,
+/// `virtctl port-forward`).
 pub(super) fn virt_api_policy_spec() -> Value {
     let from = json!({
         "namespaceSelector": infra_namespaces_selector(), "podSelector": {"matchLabels": {"kubevirt.io": "virt-api"}},
@@ -119,8 +119,7 @@ pub(super) fn virt_api_policy_spec() -> Value {
     })
 }
 
-/// Returns the image URLs that the InfraConfig contains. URLs in MachineDeployments are not used, because they come
-/// from tenants.
+/// Returns the image URLs in the InfraConfig. URLs in MachineDeployments are not used, because tenants write them.
 fn image_urls(config: &InfraConfigSpec) -> impl Iterator<Item = &str> {
     let http = config.images.iter().filter_map(|images| images.http.as_ref());
     let versions = http.flat_map(|http| http.operating_systems.values());
@@ -130,12 +129,12 @@ fn image_urls(config: &InfraConfigSpec) -> impl Iterator<Item = &str> {
 /// Destination of an image URL.
 #[derive(Debug, PartialEq, Eq)]
 enum ImageUrlHost {
-    /// Port of a server with a host name, which a NetworkPolicy cannot contain: the port is allowed to the whole
+    /// Host name and port. A NetworkPolicy cannot contain a host name, so this port is permitted for the whole
     /// internet.
     Name(u16),
     Address(IpAddr, u16),
-    /// Namespace of a Service of this cluster. No port is stored, because policies apply to the port of the pods,
-    /// which may differ from that of the Service.
+    /// Namespace of a Service in the infra cluster. The port is not stored: NetworkPolicies apply to the port of the
+    /// pods, which may differ from the port in the URL.
     Namespace(String),
 }
 

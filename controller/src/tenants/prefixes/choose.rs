@@ -21,7 +21,7 @@ use crate::tenants::fault::Fault;
 /// State on which the choice depends.
 #[derive(Clone, Copy, Debug)]
 pub struct PrefixState<'a> {
-    /// InfraConfig with the pools and the duration of the quarantine.
+    /// InfraConfig, which contains the pools and the duration of the quarantine.
     pub config: &'a InfraConfigSpec,
     /// All existing PrefixClaims.
     pub claims: &'a [Arc<PrefixClaim>],
@@ -32,18 +32,19 @@ pub struct PrefixState<'a> {
 /// Result of [`choose_prefix`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum PrefixChoice<'a> {
-    /// The network has this prefix without a claim, because the prefix is not routed.
+    /// The network uses this prefix without a claim, because the prefix is not routed.
     Unclaimed(IpNet),
     /// The tenant already has this claim.
     KeepClaim(&'a PrefixClaim),
-    /// Take over the claim of an earlier TenantCluster of the same name. The caller must read the tenant from the API
-    /// server: if the tenant has the UID of the request, the claim does not belong to a later TenantCluster.
+    /// Take over the claim of an earlier TenantCluster of the same name. Before this, the caller must read the
+    /// TenantCluster from the API server: only if it has the UID of the request, the claim cannot already belong to a
+    /// later TenantCluster.
     TakeOver(&'a PrefixClaim),
     /// Create a claim to this prefix.
     Create(IpNet),
 }
 
-/// User of a prefix. In messages, it completes a sentence, such as "overlaps 10.0.0.0/24, which tenant abc has".
+/// User of a prefix. The text completes a sentence, such as "overlaps 10.0.0.0/24, which tenant abc has".
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 enum PrefixUse {
     #[error("tenant {0} has")]
@@ -54,12 +55,11 @@ enum PrefixUse {
     Cidr(String),
 }
 
-/// Chooses the prefix of a tenant's network. A tenant keeps the prefix that it has, even if its pool was changed or
-/// removed.
+/// Chooses the prefix of a tenant's network. A tenant retains its prefix, even if the pool was changed or removed.
 ///
 /// # Errors
-/// Returns a fault if no prefix is free, or if the prefix of the tenant overlaps one of another tenant. The fault names
-/// the other tenant.
+/// Returns a fault if no prefix is free. Also returns a fault if the tenant's prefix overlaps that of another tenant,
+/// which the fault names.
 pub fn choose_prefix<'a>(
     request: PrefixRequest<'_>,
     state: PrefixState<'a>,
@@ -72,7 +72,7 @@ pub fn choose_prefix<'a>(
             earlier.push(claim);
         }
     }
-    // If two controllers created claims at the same time, both choose the same one.
+    // If two controllers have created claims for the tenant at the same time, both controllers choose the same claim.
     let order =
         |claim: &&'a PrefixClaim| (Some(claim.spec.prefix) != request.recorded, claim.spec.prefix);
     if let Some(claim) = own.into_iter().min_by_key(order) {
@@ -94,7 +94,8 @@ pub fn choose_prefix<'a>(
     };
     let pool = pools.iter().find(|pool| pool.name == name);
     match (request.recorded, pool) {
-        // The claim was lost, or the pool became routed after the network got its prefix.
+        // The network has a prefix but no claim: the claim was lost, or the pool became routed after the network got
+        // the prefix.
         (Some(prefix), Some(pool)) if is_routed(pool) => claim_fixed(prefix, request, state),
         (Some(prefix), _) => Ok(PrefixChoice::Unclaimed(prefix)),
         (None, Some(pool)) => choose_from_pool(pool, request, state),
@@ -108,14 +109,14 @@ pub fn choose_prefix<'a>(
     }
 }
 
-/// Returns true if two claims exclude each other. The caller compares a claim that it has created with all claims that
-/// the API server has, and withdraws it if another one excludes it.
+/// Returns true if two claims exclude each other. After the caller has created a claim, it compares this claim with all
+/// claims in the API server, and deletes its own claim if another claim excludes it.
 #[must_use]
 pub fn is_conflict(claim: &PrefixClaim, other: &PrefixClaim) -> bool {
     claim.spec.tenant != other.spec.tenant && overlap(&claim.spec.prefix, &other.spec.prefix)
 }
 
-/// Returns a new claim of this request to a prefix.
+/// Returns a new claim for this request, which locks the prefix.
 #[must_use]
 pub fn new_claim(prefix: IpNet, request: PrefixRequest<'_>) -> PrefixClaim {
     let pool = match request.source {
@@ -133,12 +134,12 @@ pub fn new_claim(prefix: IpNet, request: PrefixRequest<'_>) -> PrefixClaim {
     claim
 }
 
-/// Returns the claim that stands for a malformed claim with the name of this prefix: the prefix counts as in use, but
-/// by no tenant.
+/// Returns a claim in place of a malformed claim with the name of this prefix, so that the prefix counts as in use by
+/// an unknown tenant.
 #[must_use]
 pub fn malformed_claim(prefix: IpNet) -> PrefixClaim {
     let name = PrefixClaim::name_for(prefix);
-    // No tenant has this name.
+    // No TenantCluster can have this name.
     let tenant = format!("(malformed PrefixClaim {name})");
     PrefixClaim::new(
         &name,
@@ -146,7 +147,8 @@ pub fn malformed_claim(prefix: IpNet) -> PrefixClaim {
     )
 }
 
-/// Returns true if a claim is the one of this request, or of the same request of an earlier tenant of the same name.
+/// Returns true if a claim was created for this request, or for the same request of an earlier TenantCluster of the
+/// same name.
 fn is_claim_for(claim: &PrefixClaim, request: PrefixRequest<'_>) -> bool {
     let spec = &claim.spec;
     let is_source = match request.source {
@@ -156,8 +158,8 @@ fn is_claim_for(claim: &PrefixClaim, request: PrefixRequest<'_>) -> bool {
     spec.tenant == request.tenant && is_source && Family::of(spec.prefix.addr()) == request.family
 }
 
-/// Returns true if a network overlaps a routed pool, or the prefix that another tenant has from one. Such a prefix stays
-/// routed if its pool is removed or gets another `cidr`.
+/// Returns true if a network overlaps a routed pool, or the prefix that another tenant has from a routed pool. Such a
+/// prefix stays routed even if its pool is removed or gets another `cidr`.
 fn overlaps_routed(cidr: IpNet, request: PrefixRequest<'_>, state: PrefixState<'_>) -> bool {
     let pools = &state.config.address_pools;
     let is_routed_claim = |claim: &PrefixClaim| {
@@ -172,8 +174,8 @@ fn overlaps_routed(cidr: IpNet, request: PrefixRequest<'_>, state: PrefixState<'
         })
 }
 
-/// Returns the choice for a network that cannot have another prefix. Only claims are compared: of two networks with
-/// the same prefix, the one whose claim is created first gets it.
+/// Returns the choice for a network whose prefix cannot be changed. Only claims are compared: of two networks with the
+/// same prefix, the network whose claim is created first gets the prefix.
 fn claim_fixed<'a>(
     prefix: IpNet,
     request: PrefixRequest<'_>,
@@ -219,8 +221,8 @@ fn choose_from_pool<'a>(
     }
     let used: Vec<(IpNet, PrefixUse)> =
         prefixes_in_use(request, state).filter(|(net, _)| overlap(net, &valid.cidr)).collect();
-    // A tenant that is created again gets the same prefix if it is free, and two tenants that are created at the same
-    // time seldom request the same one.
+    // The search starts at a prefix that depends on the tenant's name: a tenant that is created again gets the same
+    // prefix if it is free, and two tenants that are created at the same time seldom choose the same prefix.
     let start = hash_strings(&[request.tenant, name]);
     match valid.first_free_prefix(start, used.iter().map(|(net, _)| *net)) {
         Some(prefix) => Ok(PrefixChoice::Create(prefix)),
@@ -228,7 +230,7 @@ fn choose_from_pool<'a>(
     }
 }
 
-/// Returns all prefixes that a new one must not overlap.
+/// Returns all prefixes that a new prefix must not overlap.
 fn prefixes_in_use<'s>(
     request: PrefixRequest<'s>,
     state: PrefixState<'s>,
@@ -292,7 +294,8 @@ pub(super) mod test_helpers {
 
     use super::*;
 
-    /// Returns a claim of the tenant with UID `u-<tenant>`, in quarantine since this second.
+    /// Returns a claim of the TenantCluster with UID `u-<tenant>`. If a second is given, the claim was released at this
+    /// Unix time, and is in quarantine.
     pub(in super::super) fn claim(
         prefix: &str,
         pool: Option<&str>,

@@ -1,4 +1,5 @@
-//! Tests of the choice of prefixes: all sources, restored clusters, and random operations on a simulated API server.
+//! Tests of the choice of prefixes: all sources of prefixes, restored clusters, and random operations on a simulated
+//! API server.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,7 +34,7 @@ fn tenant(name: &str, network: &Value, prefixes: &[(&str, &str)]) -> Arc<TenantC
     Arc::new(serde_json::from_value(object).unwrap())
 }
 
-/// Returns the choice for the IPv4 addresses of the first tenant.
+/// Chooses the IPv4 prefix of the first tenant.
 fn choose(
     config: &InfraConfigSpec,
     claims: &[PrefixClaim],
@@ -77,7 +78,7 @@ fn routed_prefixes_avoid_claims_and_the_cidr_of_tenants() {
          tenants, 1 in quarantine, the first until 1970-01-01T00:00:05Z, and 1 are the cidr of a tenant; extend \
          InfraConfig's spec.addressPools"
     );
-    // A prefix in the status of a tenant whose claim was lost is in use too.
+    // The prefix in the status of a tenant is in use even if the tenant's claim was lost.
     let lost = tenant("z", &json!({}), &[("corp", "10.1.2.0/23")]);
     assert_eq!(
         choose(&routed, &used, &[from_pool("a"), lost]).unwrap_err().reason,
@@ -104,7 +105,7 @@ fn the_cidr_of_a_tenant_is_claimed_where_prefixes_are_routed() {
     assert_eq!(fault.reason, ConditionReason::PrefixInUse);
     let words = "spec.network.ipv4.cidr: 10.1.0.0/16 overlaps 10.1.0.0/24, which tenant x has";
     assert!(fault.message.starts_with(words), "{fault}");
-    // The prefix of a tenant stays routed after its pool was removed or moved.
+    // The prefix of a tenant stays routed after its pool was removed, or got another `cidr`.
     for pools in [
         json!([]),
         json!([{"name": "corp", "cidr": "10.8.0.0/16", "prefixLength": 24, "routed": true}]),
@@ -117,7 +118,7 @@ fn the_cidr_of_a_tenant_is_claimed_where_prefixes_are_routed() {
         choose(&config(json!([])), &of_cidr, &[with_cidr("a", "10.1.0.0/16")]).unwrap(),
         "unclaimed 10.1.0.0/16"
     );
-    // Of two tenants with the same cidr, neither waits for the other.
+    // If two tenants have the same `cidr`, neither tenant waits for the other tenant.
     let both = [with_cidr("a", "10.1.1.0/24"), with_cidr("b", "10.1.1.0/24")];
     assert_eq!(choose(&pools(true), &[], &both).unwrap(), "create 10.1.1.0/24");
 }
@@ -149,7 +150,7 @@ fn tenants_keep_their_prefixes() {
     for config in [&pools(true), &pools(false), &none] {
         assert_eq!(choose(config, std::slice::from_ref(&own), &[from_pool("a")]).unwrap(), keep);
     }
-    // Of two claims, the one in the status is kept.
+    // If a tenant has two claims, the claim to the prefix in the status is retained.
     let recorded = tenant("a", &json!({"ipv4": {"fromPool": "corp"}}), &[("corp", "10.1.3.0/24")]);
     let two = [claim("10.1.2.0/24", Some("corp"), "a", None), own.clone()];
     assert_eq!(choose(&pools(true), &two, std::slice::from_ref(&recorded)).unwrap(), keep);
@@ -165,7 +166,7 @@ fn tenants_keep_their_prefixes() {
     let other = [claim("10.1.2.0/23", None, "b", None)];
     let fault = choose(&pools(true), &other, std::slice::from_ref(&recorded)).unwrap_err();
     assert_eq!(fault.reason, ConditionReason::PrefixInUse);
-    // A restored cluster takes over the claims of the tenant with the same name.
+    // In a restored cluster, a tenant takes over the claims of the TenantCluster of the same name.
     for released in [None, Some(0)] {
         let mut earlier = claim("10.1.3.0/24", Some("corp"), "a", released);
         "u-before".clone_into(&mut earlier.spec.tenant_uid);
@@ -207,14 +208,14 @@ fn unusable_pools_are_named() {
 #[derive(Default)]
 struct SimulatedServer {
     claims: BTreeMap<String, PrefixClaim>,
-    /// Names of claims that no other claim excluded when all claims were listed.
+    /// Names of verified claims: when all claims were listed, no other claim excluded them.
     verified: BTreeSet<String>,
     tenants: BTreeMap<String, TenantCluster>,
     second: i64,
 }
 
 impl SimulatedServer {
-    /// Creates a tenant, or another one of the same name.
+    /// Creates a tenant, or replaces the tenant of this name by a new one.
     fn create_tenant(&mut self, name: &str, family: Family, cidr: Option<IpNet>) {
         let (field, pool) = if family == Family::V4 { ("ipv4", "corp") } else { ("ipv6", "six") };
         let source = cidr.map_or_else(|| json!({"fromPool": pool}), |cidr| json!({"cidr": cidr}));
@@ -223,7 +224,8 @@ impl SimulatedServer {
         self.tenants.insert(name.to_owned(), tenant);
     }
 
-    /// Runs the first step of a reconcile, which does not see the newest claims: creates or takes over a claim.
+    /// Runs the first step of a reconcile, which creates or takes over a claim. The step does not observe the last
+    /// `hidden` claims.
     fn claim(&mut self, name: &str, family: Family, config: &InfraConfigSpec, hidden: usize) {
         let Some(tenant) = self.tenants.get(name).cloned() else { return };
         let visible = self.claims.len().saturating_sub(hidden);
@@ -251,7 +253,7 @@ impl SimulatedServer {
         }
     }
 
-    /// Runs the second step: reads all claims, and verifies the claims of the tenant or withdraws them.
+    /// Runs the second step of a reconcile, which reads all claims, and verifies or deletes the claims of the tenant.
     fn verify(&mut self, name: &str) {
         let own: Vec<PrefixClaim> =
             self.claims.values().filter(|claim| claim.spec.tenant == name).cloned().collect();
