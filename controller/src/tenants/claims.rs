@@ -104,7 +104,8 @@ pub fn choose_id<'a>(request: IdRequest<'_>, state: ClaimState<'a>) -> Result<Id
         if let Some(other) = fixed.vlan().and_then(|vlan| contested.get(&vlan)) {
             let message = format!(
                 "spec.network requests {fixed} on {}, which is also in the pool of network \
-                 {other}, and both networks may share a segment: change InfraConfig's spec.vlanPools, or declare the networks in different \
+                 {other}, and both networks may share a segment: change InfraConfig's spec.vlanPools, or declare the \
+                 networks in different \
                  spec.segments",
                 request.network
             );

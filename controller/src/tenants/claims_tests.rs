@@ -240,8 +240,8 @@ impl SimulatedServer {
         is_free
     }
 
-    /// Runs one attempt of a controller to get a VLAN for a tenant. The controller observes only the first `visible_count`
-    /// claims, and may be killed before it writes the status.
+    /// Runs one attempt of a controller to get a VLAN for a tenant. The controller observes only the first
+    /// `visible_count` claims, and may be killed before it writes the status.
     fn run_attempt(
         &mut self,
         tenant: &str,

@@ -23,8 +23,7 @@ pub const KUBE_SYSTEM: &str = "kube-system";
 /// Label of the Services of cluster DNS. CoreDNS, kube-dns and the charts of distributions set it.
 pub const DNS_LABEL: (&str, &str) = ("k8s-app", "kube-dns");
 
-/// Maximum number of entries of `except` in an `ipBlock`, for each address family. The remaining address space is split
-/// into so many rules at most.
+/// Maximum number of entries of `except` in an `ipBlock`, for each address family.
 const MAX_EXCEPT_ENTRIES: usize = 256;
 /// Shortest prefix length to which [`widen_to_limit`] widens networks: there are only 256 networks of this length,
 /// which equals [`MAX_EXCEPT_ENTRIES`].
@@ -78,7 +77,8 @@ pub enum UnknownFact {
     NoNamespaceLabel,
     /// `spec.clusterDNS` of the InfraConfig contains no labels, and would therefore select all pods.
     #[error(
-        "InfraConfig default: spec.clusterDNS has no labels, and would select every pod: set its namespaceLabels and podLabels"
+        "InfraConfig default: spec.clusterDNS has no labels, and would select every pod: set its namespaceLabels and \
+         podLabels"
     )]
     ClusterDnsWithoutLabels,
     /// The Service of the API server has no endpoints.

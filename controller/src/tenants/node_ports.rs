@@ -88,7 +88,8 @@ impl NodePortResults {
                 format!("; the API server refused {}", join_names_limited(&ports))
             };
             let message = format!(
-                "{field} has no free node port for {machines}{refusal}; extend the range, or delete Services with node ports in it"
+                "{field} has no free node port for {machines}{refusal}; extend the range, or delete Services with node \
+                 ports in it"
             );
             return Some(Fault::new(ConditionReason::NodePortsExhausted, message));
         }
@@ -96,7 +97,8 @@ impl NodePortResults {
             // The message must not contain the refused node ports, which differ in each reconcile: each change of the
             // status triggers a reconcile.
             let message = format!(
-                "{field}: {} machines have no node port, because the API server has refused many node ports of the range; other \
+                "{field}: {} machines have no node port, because the API server has refused many node ports of the \
+                 range; other \
                  node ports are tried after 30 s; choose a range that no other Service uses, within \
                  --service-node-port-range of the API server",
                 self.waiting_count
@@ -108,7 +110,8 @@ impl NodePortResults {
         }
         let machines = join_names_limited(&self.outside);
         let message = format!(
-            "{field} does not contain all node ports of {machines}, which keep them; to allocate node ports from the range, delete the Services access-<machine>"
+            "{field} does not contain all node ports of {machines}, which keep them; to allocate node ports from the \
+             range, delete the Services access-<machine>"
         );
         Some(Fault::new(ConditionReason::NodePortsOutsideRange, message))
     }

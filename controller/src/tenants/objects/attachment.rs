@@ -115,7 +115,8 @@ fn sriov_parts(
 ) -> Result<DefinitionParts, Fault> {
     let NetworkId::Vlan(vlan) = id else {
         let message = format!(
-            "spec.network.binding: Sriov, but network {} has scenario {:?} and no VLANs; use another binding, or a network with VLANs",
+            "spec.network.binding: Sriov, but network {} has scenario {:?} and no VLANs; use another binding, or a \
+             network with VLANs",
             network.name, network.scenario
         );
         return Err(Fault::new(ConditionReason::InvalidBinding, message));
