@@ -20,9 +20,9 @@ pub fn report(plan: &TenantPlan, omitted: usize) -> PartResult {
     if omitted > 0 {
         reason = ConditionReason::TooManyNodes;
         faults.push(format!(
-            "{omitted} Nodes get no labels, because they have an invalid name or exceed the limits (5,000 Nodes, 16 \
-             MiB, \
-             64 KiB for each Node; less while the Nodes of all tenants exceed the memory of the controller for them)"
+            "{omitted} Nodes get no labels, because they have an invalid name or exceed the limits (5,000 Nodes, \
+             16 MiB, 64 KiB for each Node; less while the Nodes of all tenants exceed the memory of the controller \
+             for them)"
         ));
     }
     if !plan.ambiguous.is_empty() {

@@ -23,8 +23,7 @@ pub fn report(desired: &DesiredClasses, plan: &ClassPlan, omitted: usize) -> Par
             ConditionReason::ImmutableFieldsDiffer,
             format!(
                 "StorageClasses in the tenant's cluster have other values of immutable fields than desired: {}; to \
-                 replace \
-                 a class: kubectl delete storageclass NAME in the tenant's cluster; existing volumes and \
+                 replace a class: kubectl delete storageclass NAME in the tenant's cluster; existing volumes and \
                  PersistentVolumeClaims stay",
                 join_names_limited(&classes)
             ),
@@ -75,8 +74,7 @@ pub fn report(desired: &DesiredClasses, plan: &ClassPlan, omitted: usize) -> Par
             format!(
                 "StorageClasses are no longer in spec.infraStorageClasses of the InfraConfig, but stay in the tenant's \
                  cluster, because PersistentVolumeClaims may use them: {}; when no claim uses a class any more: \
-                 kubectl \
-                 delete storageclass NAME in the tenant's cluster",
+                 kubectl delete storageclass NAME in the tenant's cluster",
                 join_names_limited(&plan.retained)
             ),
         );

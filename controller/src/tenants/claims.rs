@@ -105,8 +105,7 @@ pub fn choose_id<'a>(request: IdRequest<'_>, state: ClaimState<'a>) -> Result<Id
             let message = format!(
                 "spec.network requests {fixed} on {}, which is also in the pool of network \
                  {other}, and both networks may share a segment: change InfraConfig's spec.vlanPools, or declare the \
-                 networks in different \
-                 spec.segments",
+                 networks in different spec.segments",
                 request.network
             );
             return Err(Fault::new(ConditionReason::PoolsOverlap, message));

@@ -361,7 +361,12 @@ fn vlans_on_the_same_segment_are_not_free() {
     );
     let fault = choose_with(request("abc", "1"), "7", &[], &[], &[]).unwrap_err();
     assert_eq!(fault.reason, ConditionReason::PoolExhausted);
-    assert!(fault.message.contains("1 are also in the pools of other"), "{fault}");
+    assert!(
+        fault
+            .message
+            .contains("1 are also in the pools of networks that may share a segment (other)"),
+        "{fault}"
+    );
     // A tenant that already had the VLAN gets it again.
     let before = IdRequest { recorded_id: Some(vlan(7)), ..request("abc", "1") };
     assert_eq!(choose_with(before, "5-7", &[], &[], &[]).unwrap(), created(7));

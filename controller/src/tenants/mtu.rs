@@ -75,8 +75,7 @@ pub fn find_fault(
     } else if spec.ipv6.is_some() && smallest < MIN_IPV6_MTU {
         format!(
             "{}: IPv6 requires an MTU of at least {MIN_IPV6_MTU}, but the MTU of network {} is smaller on hosts {}; \
-             increase the \
-             MTU of switches, uplinks and spec.networks[{}].mtu of these hosts",
+             increase the MTU of switches, uplinks and spec.networks[{}].mtu of these hosts",
             Family::V6.field(),
             spec.name,
             narrow_hosts(MIN_IPV6_MTU),

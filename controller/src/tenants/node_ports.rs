@@ -98,8 +98,7 @@ impl NodePortResults {
             // status triggers a reconcile.
             let message = format!(
                 "{field}: {} machines have no node port, because the API server has refused many node ports of the \
-                 range; other \
-                 node ports are tried after 30 s; choose a range that no other Service uses, within \
+                 range; other node ports are tried after 30 s; choose a range that no other Service uses, within \
                  --service-node-port-range of the API server",
                 self.waiting_count
             );

@@ -43,7 +43,7 @@ pub(super) struct Drain {
     pub(super) is_absence_confirmed: bool,
     /// True if this reconcile has deleted the machine's Node.
     pub(super) is_node_deleted: bool,
-    /// Duration for which the tenant's API server has asked for no further request (`Retry-After`).
+    /// Duration for which the tenant's API server refuses further requests (`Retry-After`).
     pub(super) retry_after: Duration,
 }
 

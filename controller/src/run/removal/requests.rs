@@ -133,8 +133,7 @@ pub(super) async fn count_volumes(
     Ok(counts)
 }
 
-/// Evicts a pod. Returns the outcome, and the duration for which the server has asked for no further request
-/// (`Retry-After`).
+/// Evicts a pod. Returns the outcome, and the duration for which the server refuses further requests (`Retry-After`).
 pub(super) async fn evict(
     client: &UntrustedClient,
     pod: &DrainPod,

@@ -162,7 +162,7 @@ mod tests {
             assert_eq!(lost[0].other_user.is_some(), is_reserved, "{address}");
             let lost: Vec<_> = lost.into_iter().map(|one| (machine("web"), one)).collect();
             let fault = lost_claims_fault(&lost).map(|fault| fault.message).unwrap_or_default();
-            let words = format!("uses {address}, which spec.network.ipv4 excludes or has as");
+            let words = format!("uses {address}, which spec.network.ipv4 excludes, or reserves as");
             assert_eq!(fault.contains(&words), is_reserved, "{fault}");
         }
     }
