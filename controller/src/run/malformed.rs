@@ -1,9 +1,9 @@
 //! Reports objects that cannot be parsed. For each such object, the controller sets a condition of the object and emits
 //! an Event about it, so that the author of the object can see the problem.
 //!
-//! The API server rejects most malformed objects because of the schema in the CRD. The remaining ones were written
-//! under an older schema or by another version of Berth, or violate a rule that a schema cannot express. The last valid
-//! version of a malformed object stays in effect until the object is corrected.
+//! The API server rejects most malformed objects because of the schema in the CRD. The remaining malformed objects were
+//! written under an older schema or by another version of Berth, or violate a rule that a schema cannot express. The
+//! last valid version of a malformed object stays in effect until the object is corrected.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Computes which tenants are affected by a change of a host. Most changes affect only one of the up to thousand
-//! tenants that a host carries.
+//! Computes which tenants are affected by a change of a host. A host may carry a thousand tenants, but most changes
+//! affect only one of them.
 
 use std::collections::BTreeSet;
 

@@ -31,7 +31,7 @@ const MIN_PREFIX_LENGTH: u8 = 8;
 
 /// Address ranges that are not public: private (RFC 1918, RFC 4193), shared (RFC 6598), link-local (RFC 3927, RFC
 /// 4291), protocol assignments (RFC 6890), and the metadata service of Azure. The metadata services of other clouds are
-/// in the link-local and protocol assignment ranges.
+/// in the other ranges.
 const NON_PUBLIC_RANGES: [&str; 9] = [
     "10.0.0.0/8",
     "100.64.0.0/10",

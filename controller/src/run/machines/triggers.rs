@@ -44,8 +44,8 @@ pub(super) struct MachineTriggers {
 struct TenantFacts {
     uid: Option<String>,
     generation: Option<i64>,
-    /// Name of the tenant's NetworkAttachmentDefinition. Without one, the tenant's namespace, which shows that the
-    /// tenant was reconciled once.
+    /// Name of the tenant's NetworkAttachmentDefinition; if the tenant has none, the tenant's namespace, which is in
+    /// the status after the first reconcile of the tenant.
     attachment: Option<String>,
     /// True if the tenant's NetworkPolicies are in force.
     is_isolated: bool,
@@ -261,8 +261,8 @@ impl MachineTriggers {
         self.machines.objects_with_key(&(namespace.to_owned(), deployment.to_owned()))
     }
 
-    /// Returns the namespaces that contain VirtualMachines of a MachineDeployment, which the owner's UID in the
-    /// VirtualMachines identifies. The function searches all namespaces, so it should be called rarely.
+    /// Returns the namespaces that contain VirtualMachines of a MachineDeployment. The VirtualMachines are found by the
+    /// UID of their owner. The function searches all namespaces, so it should be called rarely.
     pub(super) fn namespaces_of(&self, object: &DynamicObject) -> Vec<String> {
         let Some([_, machines]) = self.stores.get() else { return Vec::new() };
         let name = object.name_any();

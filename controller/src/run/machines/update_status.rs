@@ -29,7 +29,7 @@ const ADDRESSES_READY: &str = "AddressesReady";
 const ACCESS_READY: &str = "AccessReady";
 /// Type of the condition that is false while machines are being removed.
 pub(super) const MACHINES_REMOVED: &str = "MachinesRemoved";
-/// Maximum length of a condition's message, in characters. The schema of Kubernetes conditions permits 32,768.
+/// Maximum length of a condition's message, in characters.
 const MAX_MESSAGE_LENGTH: usize = 8000;
 /// Default of `progressDeadlineSeconds` in seconds, as for Deployments of Kubernetes.
 const DEFAULT_PROGRESS_DEADLINE_SECONDS: u64 = 600;
@@ -135,7 +135,7 @@ impl StatusReport {
         let Some(Fault { reason, message }) = lost_claims else { return self };
         let message = message.chars().take(MAX_MESSAGE_LENGTH).collect();
         self.conditions.push((ADDRESSES_READY, false, reason, message));
-        // The deletion of the conflicting claim triggers no reconcile, so one is scheduled.
+        // The deletion of the conflicting claim triggers no reconcile, so the next reconcile is scheduled.
         let retry = add_jitter(RETRY_DELAY);
         self.requeue_after = Some(self.requeue_after.map_or(retry, |after| after.min(retry)));
         self
@@ -156,7 +156,8 @@ impl StatusReport {
         let Some(Fault { reason, message }) = fault else { return self };
         let message = message.chars().take(MAX_MESSAGE_LENGTH).collect();
         self.conditions.push((ACCESS_READY, false, reason, message));
-        // If another user deletes the conflicting Service, no reconcile is triggered, so one is scheduled.
+        // If another user deletes the conflicting Service, no reconcile is triggered, so the next reconcile is
+        // scheduled.
         let retry = add_jitter(RETRY_DELAY);
         self.requeue_after = Some(self.requeue_after.map_or(retry, |after| after.min(retry)));
         self

@@ -25,8 +25,8 @@ impl TenantContext {
         parts: &mut TenantParts,
     ) -> Result<(), Error> {
         let name = tenant.name_any();
-        // Berth did not create a namespace in another state, and the creator of such a namespace may have created the
-        // existing objects in it. So these objects are not adopted.
+        // In a namespace that Berth did not create, existing objects are not adopted, because the creator of the
+        // namespace may have created them.
         let may_adopt = observed.namespace == NamespaceState::Owned;
         match desired.attachment {
             Some(DesiredAttachment { object: Ok(object), message }) => {

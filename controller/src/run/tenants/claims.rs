@@ -23,8 +23,8 @@ use crate::tenants::shared_segment;
 use berth_kubevirt_render::launcher::RESOURCE_NAME;
 use berth_runtime::watch::OptionalInformer;
 
-/// Maximum number of numbers that are tried in one reconcile. If the store lacks even more claims of other tenants, the
-/// next reconcile continues with an updated store.
+/// Maximum number of VLANs or VNIs that are tried in one reconcile. If the store lacks even more claims of other
+/// tenants, the next reconcile continues with an updated store.
 const MAX_ATTEMPTS: usize = 32;
 /// Annotation of a verified VlanClaim: after the creation of the claim, the controller has read the claims on the
 /// networks that share a segment, and found no conflicting claim.

@@ -100,7 +100,7 @@ pub(super) struct TenantTriggers {
     affected_changed: Notify,
     /// Wakes the garbage collection when a claim or a tenant changes.
     pub(super) claims_changed: Notify,
-    /// Objects in the responses to writes, which are retained until the watch delivers them.
+    /// Objects in the responses to writes. Each object is retained until the watch delivers it.
     pub(super) recent_writes: Mutex<BTreeMap<(ObjectKind, String, String), RecentWrite>>,
 }
 

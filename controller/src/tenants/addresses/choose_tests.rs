@@ -179,7 +179,7 @@ fn a_claim_with_another_name_reserves_an_address() {
     assert!(claims.is_empty());
 }
 
-/// This test would run for hours if the search visited each address of the pools.
+/// This test would not end if the search visited each address of the pools.
 #[test]
 fn many_machines_get_addresses_of_large_pools() {
     let all = pools(

@@ -46,7 +46,7 @@ impl Family {
     }
 }
 
-/// Returns the number of an address, which sorts as the address.
+/// Returns an address as a number. Numbers of one family are in the same order as their addresses.
 #[must_use]
 pub fn to_number(address: IpAddr) -> u128 {
     match address {

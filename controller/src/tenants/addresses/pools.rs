@@ -9,7 +9,7 @@ use super::pool::ValidPool;
 use super::resolved::{ResolvedPool, UnresolvedPool};
 use crate::tenants::fault::Fault;
 
-/// The address pools of a tenant's network: one of one family, or one of each family.
+/// The address pools of a tenant's network: either one pool (IPv4 or IPv6), or one pool of each family.
 #[derive(Clone, Debug)]
 pub struct NetworkPools {
     pools: Vec<ValidPool>,

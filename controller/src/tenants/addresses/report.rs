@@ -16,7 +16,7 @@ use crate::tenants::fault::{Fault, join_names_limited};
 use crate::tenants::hosts::TenantHostState;
 use crate::tenants::status::{PartResult, ReadyPart, join_faults};
 
-/// Maximum number of free addresses in the status, because the schema has the format int32.
+/// Maximum number of free addresses in the status, as the CRD specifies it: 2^31-1.
 const MAX_FREE: u32 = i32::MAX.unsigned_abs();
 
 /// State of a tenant's addresses.
