@@ -163,8 +163,8 @@ async fn write(
 }
 
 fn unlisted_classes_fault() -> Fault {
-    let message = "StorageClasses of the infra cluster have not been listed yet; if this persists, the controller lacks \
-                   an RBAC permission for them (list, watch; deploy/base/rbac-controller.yaml)";
+    let message = "StorageClasses of the infra cluster have not been listed yet; if this persists, the controller \
+                   lacks an RBAC permission for them (list, watch; deploy/base/rbac-controller.yaml)";
     Fault::new(ConditionReason::ClusterFactsUnknown, message.to_owned())
 }
 
