@@ -80,8 +80,8 @@ pub fn quarantine_end(claim: &VlanClaim, config: &InfraConfigSpec) -> Option<Tim
 /// Chooses a VLAN or VNI for a tenant.
 ///
 /// # Errors
-/// Returns a fault if the tenant requests a number that is not free, which names the user of the number, or if no
-/// number of the pool is free.
+/// Returns a fault if no number of the pool is free, or if the requested number is not free. In the second case, the fault
+/// names the user of the number.
 pub fn choose_id<'a>(request: IdRequest<'_>, state: ClaimState<'a>) -> Result<IdChoice<'a>, Fault> {
     if let Some(id) = claimed_id(request, state.claims) {
         return match request.requested_id {
