@@ -22,8 +22,9 @@ fn allocated_cpus(state: &berth_kubelet_admission::HostState, uid: &str) -> Stri
     state.admission(uid).expect("the pod is admitted").cpus(state.host()).to_string()
 }
 
-/// cpu_assignment.go `takeUncoreCache`: the kubelet takes a whole cache if enough CPUs are requested, and takes the
-/// remainder from the fullest cache that has enough CPUs. Without the option, it takes cores by number.
+/// cpu_assignment.go `takeUncoreCache`: the kubelet takes a whole cache if enough CPUs are requested, and allocates the
+/// remaining CPUs from the fullest cache that has enough CPUs. Without `prefer-align-cpus-by-uncorecache`, it allocates
+/// cores in the order of their numbers.
 #[test]
 fn whole_caches_are_allocated_first_if_configured() {
     let mut host = host_spec(1, 1, 8, 2);
@@ -47,8 +48,8 @@ fn whole_caches_are_allocated_first_if_configured() {
     assert_eq!(allocated_cpus(&by_cache, "c"), "3");
 }
 
-/// policy_static.go `isHintSocketAligned`: a hint for several zones of one socket is preferred, like a hint for a
-/// single zone.
+/// policy_static.go `isHintSocketAligned`: a hint for several zones of one socket is preferred in the same way as a
+/// hint for a single zone.
 #[test]
 fn zones_of_a_socket_are_aligned_if_configured() {
     let host = host_spec(4, 2, 4, 1);
@@ -73,7 +74,7 @@ fn zones_of_a_socket_are_aligned_if_configured() {
     );
 }
 
-/// topology.go counts only zones with CPUs; the Memory Manager counts all zones.
+/// topology.go counts only zones with CPUs, but the Memory Manager counts all zones.
 #[test]
 fn zones_without_cpus_or_memory_are_counted() {
     let mut host = host_spec(2, 2, 4, 1);
@@ -107,7 +108,7 @@ fn zones_without_cpus_or_memory_are_counted() {
     assert_eq!(admission.placements(state.host())[0].affinity, Some(vec![0, 1, 2, 3]));
 }
 
-/// topology_manager.go `NewManager`: supports at most 8 zones by default.
+/// topology_manager.go `NewManager`: by default, the kubelet supports at most 8 zones.
 #[test]
 fn more_zones_than_hints_support_are_refused() {
     let nine = host_spec(9, 1, 2, 1);
@@ -125,8 +126,8 @@ fn more_zones_than_hints_support_are_refused() {
     assert_eq!(allocated_cpus(&wide, "a"), "1-5");
 }
 
-/// policy_static.go `GetAvailablePhysicalCPUs`: the kubelet does not count the siblings of reserved CPUs as whole
-/// cores.
+/// policy_static.go `GetAvailablePhysicalCPUs`: a core with a reserved CPU is not a free physical core, so its other
+/// CPU does not count.
 #[test]
 fn siblings_of_reserved_cpus_are_not_whole_cores() {
     let mut settings = kubelet_settings(NoPolicy, ByContainer);
@@ -140,8 +141,8 @@ fn siblings_of_reserved_cpus_are_not_whole_cores() {
     );
     host.admit(&launcher_pod("b", 6, 1)).expect("the pod fits on three cores");
     assert_eq!(allocated_cpus(&host, "b"), "1-3,5-7");
-    // Each of the two zones has a partial core with one free CPU. Only the two CPUs together have the size of a core:
-    // the kubelet loops forever.
+    // Each of the two zones has a core with one reserved and one free CPU. `distribute-cpus-across-numa` would need one
+    // CPU of each, but allocates only whole cores: the kubelet would loop forever.
     settings.cpu_options.distribute_across_numa = true;
     settings.reserved_cpus = "0,2".parse().expect("a valid CPU list");
     let split = admission_state(&host_spec(2, 1, 2, 2), &settings);
@@ -162,7 +163,7 @@ fn prefer_closest_crashes_if_zone_numbers_have_gaps() {
     let refusal = state.check(&launcher_pod("a", 2, 1)).expect_err("the kubelet crashes");
     assert_eq!(refusal.refused_by, RefusingComponent::Crash);
     assert!(refusal.explanation.contains("index out of range"), "{refusal}");
-    // With a single possible mask, the kubelet compares no distances. Zone 0 has 3 free CPUs.
+    // With a single candidate mask of zones, the kubelet compares no distances. Zone 0 has 3 free CPUs.
     assert!(state.check(&launcher_pod("b", 4, 1)).is_ok());
     let mut close = host_spec(4, 1, 2, 1);
     for (zone, row) in close.zones.iter_mut().zip([
@@ -179,7 +180,8 @@ fn prefer_closest_crashes_if_zone_numbers_have_gaps() {
     assert_eq!(memory, Some(vec![0, 3]));
 }
 
-/// policy_static.go of the Memory Manager dereferences the table of a page size without checking that it exists.
+/// policy_static.go of the Memory Manager dereferences the table entry of a huge page size without checking that it
+/// exists.
 #[test]
 fn missing_huge_page_size_crashes_the_memory_manager() {
     let mut pod = launcher_pod("a", 2, 0);
@@ -231,8 +233,8 @@ fn invalid_hosts_are_refused() {
 }
 
 /// In container scope, the kubelet aligns a sidecar of a launcher first and independently of the VM. The Memory Manager
-/// does not add a zone with such a single-zone allocation to a group of zones, so a VM that needs several zones does
-/// not fit afterwards. In pod scope, the sidecar shares the group of the VM.
+/// does not add a zone with a single-zone allocation to a group of zones, so a VM that needs several zones does not fit
+/// afterwards. In pod scope, the sidecar shares the group of the VM.
 #[test]
 fn sidecar_in_container_scope_prevents_a_wide_vm() {
     let host = host_spec(2, 2, 4, 1);
@@ -300,7 +302,7 @@ fn restored_pods_occupy_resources_until_removed() {
     assert_eq!((state.free_cpus(), state.memory_by_zone()), (cpus_before, memory_before));
 }
 
-/// Devices are allocated from the zones of CPUs and memory, and vice versa.
+/// The zone of a device determines the zone of CPUs and memory, and vice versa.
 #[test]
 fn device_zone_determines_the_placement() {
     let mut host = host_spec(2, 2, 4, 1);
@@ -326,7 +328,7 @@ fn device_zone_determines_the_placement() {
         state.check(&pod).expect_err("the device is allocated").reason,
         "TopologyAffinityError"
     );
-    // A pod that was admitted before keeps its resources.
+    // A pod that is already admitted keeps its resources.
     pod.uid = "a".to_owned();
     assert_eq!(state.check(&pod), Ok(admission));
 }

@@ -140,7 +140,7 @@ fn any_vm() -> impl Strategy<Value = Pod> {
     })
 }
 
-/// Returns all exclusive CPUs of pods, each with the number of its owners.
+/// Returns every exclusive CPU of the pods, with the number of pods to which it is allocated.
 fn cpu_owner_counts(state: &HostState) -> BTreeMap<u32, usize> {
     let mut counts = BTreeMap::new();
     for uid in 0..8 {
@@ -218,7 +218,7 @@ proptest! {
         let mut state = admission_state(&host, &settings);
         let before = (state.shared_cpus(), state.memory_by_zone());
         for pod in &pods {
-            // A refusal must be correct.
+            // A refusal must name resources that are really insufficient.
             if let Err(refusal) = state.admit(pod) {
                 prop_assert!(!refusal.explanation.is_empty() && !refusal.message.is_empty());
             }

@@ -1,5 +1,5 @@
-//! Invalid reports and Nodes: problems are named, valid parts count, and no resource is allocated that does not
-//! exist.
+//! Invalid reports and Nodes: problems name the object and the field, valid parts are used, and no resource that does
+//! not exist is allocated.
 
 #![expect(clippy::expect_used, clippy::panic, reason = "tests fail by panicking")]
 
@@ -32,7 +32,7 @@ pub(crate) fn valid_node() -> Value {
     serde_saphyr::from_str(include_str!("inventory/node.yaml")).expect("valid YAML")
 }
 
-/// Reads a host in the same way as the controller.
+/// Parses an InfraNode and a Node with the functions that the controller uses.
 pub(crate) fn read_host(
     infra: Value,
     node: Option<Value>,
@@ -53,7 +53,7 @@ fn deserialize<T: serde::de::DeserializeOwned>(value: Value) -> anyhow::Result<T
     Ok(serde_path_to_error::deserialize(value)?)
 }
 
-/// Asserts that the problem is named precisely enough for the author of the object to find it.
+/// Asserts that a problem names object and field, so that the author of the object can find the mistake.
 fn assert_problem_is_specific(problem: &Problem) {
     let kind = problem.object.split(' ').next().unwrap_or_default();
     assert!(kind == "InfraNode" || kind == "Node", "{problem:?}");

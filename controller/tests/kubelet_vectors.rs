@@ -1,4 +1,4 @@
-//! Compares the predictions with the answers of the kubelet's own packages to random pods on random hosts.
+//! Compares the predicted admission of random pods on random hosts with the answers of the kubelet's own Go packages.
 //!
 //! `tests/data/README.md` describes the recording.
 #![expect(clippy::disallowed_methods, reason = "the test reads recorded answers")]

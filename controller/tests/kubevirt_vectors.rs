@@ -19,20 +19,20 @@ use std::path::PathBuf;
 use compare::{Difference, Outcome};
 use flate2::read::GzDecoder;
 
-/// Releases of the records, in the order of the counts in [`KNOWN_DIFFERENCES`].
+/// Recorded KubeVirt releases, in the order of `counts` in [`KNOWN_DIFFERENCES`].
 const RELEASES: [&str; 5] = ["v1.5.3", "v1.6.6", "v1.8.4", "v1.9.0", "main"];
 
 /// A known kind of difference between predictions and records.
 struct KnownDifference {
     class: &'static str,
-    /// Why the difference remains.
+    /// Why the prediction is not corrected.
     reason: &'static str,
-    /// Number of machines with the difference in each release.
+    /// Number of machines with the difference, for each release of [`RELEASES`].
     counts: [usize; 5],
 }
 
-/// Known differences. The numbers must be exact, so that a fix lowers them. No entry may be added for a difference that
-/// a change of the prediction causes.
+/// Known differences. A test fails if a number is not exact, so that a correction of the prediction lowers the number.
+/// Do not add an entry for a difference that your change of the prediction causes.
 const KNOWN_DIFFERENCES: [KnownDifference; 13] = [
     KnownDifference {
         class: "affinity of claims",
@@ -101,8 +101,7 @@ const KNOWN_DIFFERENCES: [KnownDifference; 13] = [
     },
 ];
 
-/// Number of machines by release and outcome, and the machines with a difference by class of the difference and by
-/// release.
+/// Number of machines by release and outcome, and names of the machines with differences by class and release.
 #[derive(Default)]
 struct OutcomeCounts {
     outcomes: BTreeMap<(String, &'static str), usize>,
@@ -165,7 +164,7 @@ fn predictions_equal_recorded_answers() {
     assert!(faults.is_empty(), "{}", faults.join("\n\n"));
 }
 
-/// Compares all machines of these files, and prints the outcomes.
+/// Compares all machines in recorded files, and prints the outcomes.
 fn count_outcomes(files: &[PathBuf]) -> OutcomeCounts {
     let mut counts = OutcomeCounts::default();
     for file in files {
@@ -214,14 +213,14 @@ fn changed_counts(counts: &OutcomeCounts) -> Vec<String> {
     faults
 }
 
-/// Returns a message with the first machines that have a difference.
+/// Returns a message with the number of machines that have a difference, and the names of at most five of them.
 fn describe_machines(class: &str, release: &str, found: &[String], known: &str) -> String {
     let first: Vec<&str> = found.iter().take(5).map(String::as_str).collect();
     format!("{class}, {release}: {} machines, {known}\n  {}", found.len(), first.join("\n  "))
 }
 
-/// Returns the recorded files of `tests/data`, and additional files. If `BERTH_KUBEVIRT_VECTORS` is set, returns no
-/// files of `tests/data`, and the files of the folder that the variable names.
+/// Returns the recorded files of `tests/data`, and additional recorded files. If `BERTH_KUBEVIRT_VECTORS` names a
+/// folder, returns only the files of this folder, as additional files.
 fn input_files() -> (Vec<PathBuf>, Vec<PathBuf>) {
     let Some(path) = std::env::var_os("BERTH_KUBEVIRT_VECTORS").map(PathBuf::from) else {
         let own = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/data");

@@ -42,7 +42,7 @@ fn virtual_machine(spec: Value) -> Value {
     })
 }
 
-/// Returns a machine with an instance type and a preference, and the objects of both.
+/// Returns a machine with an instance type and a preference, and a cluster that contains these two objects.
 fn machine_with_instancetype(
     instancetype: Value,
     preference: Value,
@@ -106,7 +106,7 @@ fn launchers_with_instance_types_are_predicted() {
     for (version, overhead) in [("main", 296), ("v1.9.0", 276), ("v1.6.3", 292)] {
         let launcher = predict_launcher(&object, &configuration_for_release(version), &around);
         let compute = &launcher.pod.containers[0];
-        // The webhook of KubeVirt 1.6.3 writes the request, so page tables are counted.
+        // KubeVirt 1.6.3 computes the request in its webhook, and adds the memory of page tables.
         let bytes = compute.requests.memory - 8 * GIB;
         assert_eq!(bytes.div_ceil(MIB), overhead, "{version}");
         assert_eq!((compute.requests.cpu_millis, compute.limits.memory), (200, 0), "{version}");
@@ -138,7 +138,7 @@ fn launchers_with_instance_types_are_predicted() {
     let (object, around) = machine_with_instancetype(pinned, spread, json!({}));
     let launcher = predict_launcher(&object, &configuration_for_release("main"), &around);
     let compute = &launcher.pod.containers[0];
-    // The overhead is 240 + 8 x 4 + 8 + TPM + pinned CPUs, without a screen.
+    // The overhead in MiB is 240 + 8 x 4 + 8, plus 53 for the TPM and 100 for pinned CPUs; nothing for a screen.
     let overhead = (240 + 32 + 8 + 53 + 100) * MIB;
     assert_eq!(launcher.memory_overhead, overhead);
     assert_eq!((compute.requests.cpu_millis, compute.requests.memory), (5000, overhead));
@@ -176,7 +176,8 @@ fn the_configuration_is_read_from_the_kubevirt_object() {
     let shared =
         virtual_machine(json!({"domain": {"cpu": {"cores": 2}, "memory": {"guest": "2Gi"}}}));
     let made = predict_launcher(&shared, &configuration, &ClusterObjects::default());
-    // The overhead is twice (220 + 16 + 8 + 32 + 128) MiB, with a tolerance of a thousand bytes.
+    // The overhead is twice (220 + 16 + 8 + 32 + 128) MiB, because the ratio is 2. A difference below 1000 bytes is due
+    // to rounding.
     assert!(made.memory_overhead.abs_diff(2 * 404 * MIB) < 1000);
     let compute = &made.pod.containers[0];
     assert_eq!(compute.requests.cpu_millis, 500);
@@ -280,7 +281,8 @@ fn pods_of_the_cluster_are_read() {
     }
 }
 
-/// The kubelet's managers ignore a pod with pod-level resources; these resources are the request of the pod.
+/// The kubelet's CPU and memory managers ignore a pod with pod-level resources. The request of the pod equals its
+/// pod-level resources.
 #[test]
 fn pod_level_resources_are_shared_by_containers() {
     let own = json!({"cpu": "2", "memory": "1Gi"});
@@ -299,7 +301,7 @@ fn pod_level_resources_are_shared_by_containers() {
     assert!(error.contains("Pod a/b: spec.resources.requests.cpu: `lots` is not"), "{error}");
 }
 
-/// During a resize, the larger of the requested and the allocated resources counts.
+/// During a resize of a container, the scheduler counts the larger of the requested and the allocated resources.
 #[test]
 fn a_container_keeps_its_allocated_resources_during_a_resize() {
     let read = |spec: &str, allocated: &str| {
@@ -366,7 +368,7 @@ fn a_predicted_pod_read_as_a_created_pod_is_the_same() {
     assert_eq!(read.pod, made.pod);
     assert_eq!(read.vmi_uid.as_deref(), Some("u"));
     assert_eq!(made.labels["vm.kubevirt.io/name"], "host-1");
-    // The UID of a VirtualMachine differs from the UID of its instance.
+    // The UID of a VirtualMachine must not be used as the UID of its VirtualMachineInstance.
     let spec = json!({"domain": {"memory": {"guest": "1Gi"}}});
     let made = try_predict_launcher(&virtual_machine(spec), &ClusterObjects::default()).unwrap();
     assert!(!made.labels.contains_key("kubevirt.io/created-by"));

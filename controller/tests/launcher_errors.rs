@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 fn predict_launcher(object: &Value, cluster_objects: &ClusterObjects) -> Result<Launcher, Invalid> {
-    // KubeVirt reads the NetworkAttachmentDefinitions that a machine names only without this feature gate.
+    // Only without this feature gate, KubeVirt reads the NetworkAttachmentDefinitions that a machine names.
     let disabled_feature_gates = ["ExternalNetResourceInjection".to_owned()].into();
     let configuration = Configuration { disabled_feature_gates, ..Configuration::default() };
     predict(&Machine::read(object)?.unwrap(), &configuration, cluster_objects)
@@ -158,7 +158,7 @@ fn fields_outside_of_the_domain_are_reported() {
     assert_eq!(Machine::read(&json!({"apiVersion": "v1", "kind": "Pod"})), Ok(None));
 }
 
-/// Returns a machine with an instance type and a preference, and the objects of both.
+/// Returns a machine with an instance type and a preference, and a cluster that contains these two objects.
 fn machine_with_instancetype(
     instancetype: Value,
     preference: Value,
@@ -324,7 +324,7 @@ fn collect_pointers(value: &Value, at: &str, into: &mut Vec<String>) {
 #[test]
 fn machine_with_all_fields_is_predicted() {
     let launcher = predict_launcher(&full_machine(), &ClusterObjects::default()).unwrap();
-    // Two CPUs for vCPUs, one CPU for the I/O thread pool and one CPU for the emulator.
+    // Two CPUs for vCPUs, one for the I/O thread pool, and one for the emulator thread.
     assert_eq!(launcher.pod.containers[0].requests.cpu_millis, 4000);
 }
 
@@ -372,7 +372,7 @@ proptest! {
         }
     }
 
-    /// Other objects are added or ignored, or they cause an error that names the field.
+    /// An object of any other kind is used or ignored, or causes an error that names the field.
     #[test]
     fn malformed_objects_cause_errors(
         kind in prop::sample::select(vec![

@@ -1,5 +1,5 @@
-//! Determines which host networks may share a wire according to `spec.segments` of the InfraConfig, and which VLANs
-//! conflict for this reason.
+//! Determines which host networks may share a layer 2 segment according to `spec.segments` of the InfraConfig, and
+//! which VLANs conflict for this reason.
 //!
 //! A VLAN tag does not contain the name of a network: if two networks share a trunk, the same VLAN on both networks
 //! is a single layer 2 segment.
@@ -15,8 +15,8 @@ use super::network_id::NetworkId;
 /// Maximum number of VLANs that one message names.
 const MAX_NAMED_VLANS: usize = 8;
 
-/// Returns true if two different networks may share a wire. The result is false only if the InfraConfig declares them
-/// in different segments.
+/// Returns true if two different networks may share a layer 2 segment: unless the InfraConfig declares each of them in
+/// one segment, and these segments differ.
 #[must_use]
 pub fn may_share_segment(config: &InfraConfigSpec, one: &str, other: &str) -> bool {
     if one == other {
@@ -28,8 +28,7 @@ pub fn may_share_segment(config: &InfraConfigSpec, one: &str, other: &str) -> bo
     }
 }
 
-/// Returns the segment of a network. A network that is declared in two segments has no segment, because the
-/// declaration is contradictory.
+/// Returns the declared segment of a network; `None` if it is declared in no segment, or in two (a contradiction).
 fn declared_segment<'a>(config: &'a InfraConfigSpec, network: &str) -> Option<&'a str> {
     let mut all = config.segments.iter().filter(|one| one.networks.iter().any(|n| n == network));
     let first = all.next()?;
@@ -49,7 +48,7 @@ fn vlans_by_network(config: &InfraConfigSpec) -> BTreeMap<&str, VlanSet> {
 }
 
 /// Returns the VLANs in the pools of a network that are also in the pools of another network with which it may share a
-/// wire. The value for each VLAN is the name of the other network.
+/// segment, each with the name of the other network.
 #[must_use]
 pub fn contested_vlans(config: &InfraConfigSpec, network: &str) -> BTreeMap<VlanId, String> {
     let pools = vlans_by_network(config);
@@ -64,7 +63,7 @@ pub fn contested_vlans(config: &InfraConfigSpec, network: &str) -> BTreeMap<Vlan
     all
 }
 
-/// Returns the networks in the InfraConfig and in `known` that may share a wire with this network.
+/// Returns the networks in the InfraConfig and in `known` that may share a segment with `network`.
 #[must_use]
 pub fn networks_sharing_segment<'a>(
     config: &'a InfraConfigSpec,
@@ -92,8 +91,8 @@ pub fn config_problems(
             let both = set.intersection(same);
             if !both.is_empty() && may_share_segment(config, one, other) {
                 problems.push(format!(
-                    "vlanPools[{one}] and vlanPools[{other}] both have VLANs {both}, and the networks may share a wire: no \
-                     new tenant gets one of these VLANs; make the pools disjoint, or declare the \
+                    "vlanPools[{one}] and vlanPools[{other}] both have VLANs {both}, and the networks may share \
+                     a segment: no new tenant gets one of these VLANs; make the pools disjoint, or declare the \
                      networks in different segments"
                 ));
             }
@@ -120,7 +119,7 @@ fn segment_problems(config: &InfraConfigSpec, networks: &BTreeSet<String>) -> Ve
             {
                 problems.push(format!(
                     "segments[{name}]: network `{network}` is also in segment {before}, so Berth \
-                     uses neither of the two"
+                     uses neither declaration"
                 ));
             }
         }
@@ -132,9 +131,9 @@ fn segment_problems(config: &InfraConfigSpec, networks: &BTreeSet<String>) -> Ve
     problems
 }
 
-/// Returns a problem for each VLAN or VNI that two tenants have claimed on networks that may share a wire. Such claims
-/// exist if an older release created them, or if the segments changed after their creation. Both tenants keep their
-/// numbers.
+/// Returns a problem for each VLAN or VNI that two tenants have claimed on networks that may share a segment. This
+/// happens if an older release created the claims, or if `spec.segments` changed later. Both tenants retain their VLAN
+/// or VNI.
 fn conflicting_claims(config: &InfraConfigSpec, claims: &[Arc<VlanClaim>]) -> Vec<String> {
     let mut by_id: BTreeMap<NetworkId, Vec<&VlanClaim>> = BTreeMap::new();
     for claim in claims.iter().map(Arc::as_ref) {
@@ -167,9 +166,9 @@ fn conflicting_claims(config: &InfraConfigSpec, claims: &[Arc<VlanClaim>]) -> Ve
     let omitted_note =
         if omitted_count > 0 { format!(" and {omitted_count} more") } else { String::new() };
     vec![format!(
-        "VlanClaims of networks that may share a wire: {}{omitted_note}; both tenants keep the number: \
-         declare the networks in different segments if \
-         their wires are separate, otherwise delete one of the tenants and create it again",
+        "VlanClaims on networks that may share a segment: {}{omitted_note}; both tenants keep the number: \
+         declare the networks in different segments if they are separate, otherwise delete one of the \
+         tenants and create it again",
         all.join(", ")
     )]
 }
@@ -213,7 +212,7 @@ mod tests {
             assert_eq!(may_share_segment(&declared, one, other), shares, "{one} {other}");
             assert_eq!(may_share_segment(&declared, other, one), shares, "{other} {one}");
         }
-        // A network that is declared in two segments may share a wire with every network.
+        // A network that is declared in two segments may share a segment with every network.
         let both = two_pools(json!([
             {"name": "east", "networks": ["a", "b"]}, {"name": "west", "networks": ["b"]},
         ]));

@@ -31,15 +31,15 @@ pub const OWNED_CONDITIONS: [&str; 8] = [
 /// It is absent without address pools.
 pub const ADDRESSES_READY: &str = "AddressesReady";
 
-/// Type of the condition that is true if MetalLB's objects and the cloud controller manager are applied, and the latter is
-/// available. It is absent without `spec.exposure`.
+/// Type of the condition that is true if MetalLB's objects and the cloud controller manager are applied, and the cloud
+/// controller manager is available. It is absent without `spec.exposure`.
 const EXPOSURE_READY: &str = "ExposureReady";
 
 /// Type of the condition that is true if the tenant's NetworkPolicies are applied. Machines are created only after
 /// this condition is true.
 pub const POLICIES_READY: &str = "PoliciesReady";
 
-/// State of a part of a tenant: ready, or a fault.
+/// State of a part of a tenant: ready, or the [`Fault`] that the condition of the part reports.
 pub type PartResult = Result<ReadyPart, Fault>;
 
 /// Reason and message of a part that is ready.
@@ -62,13 +62,13 @@ impl ReadyPart {
 /// State of all parts of a tenant.
 #[derive(Clone, Debug)]
 pub struct TenantParts {
-    /// State of the VLAN or VNI and of the NetworkAttachmentDefinition.
+    /// State of the tenant's VLAN or VNI and of its NetworkAttachmentDefinition.
     pub network: PartResult,
     /// State of the address pools; `None` if the tenant has neither pools nor claims.
     pub addresses: Option<PartResult>,
     /// Prefixes that the network has from pools of InfraConfig.
     pub prefixes: Vec<GrantedPrefix>,
-    /// Numbers of addresses, by family.
+    /// Number of addresses in the tenant's pools, by family.
     pub address_counts: Vec<AddressCount>,
     /// State of the NetworkPolicies.
     pub policies: PartResult,
@@ -84,8 +84,9 @@ pub struct TenantParts {
     pub mtu: Option<u32>,
     /// `namespace/name` of the NetworkAttachmentDefinition.
     pub attachment: Option<String>,
-    /// Comparison of the addresses of NodeLocal DNSCache; `None` if the infra cluster has none. It is not a part of Ready,
-    /// because machines may have other name servers.
+    /// Result of the comparison of the tenant's name servers with the addresses of NodeLocal DNSCache; `None` if the
+    /// infra cluster has no NodeLocal DNSCache. It does not affect the condition `Ready`, because machines may have
+    /// other name servers.
     pub node_local_dns: Option<DnsComparison>,
 }
 
@@ -112,7 +113,7 @@ impl TenantParts {
         }
     }
 
-    /// Sets the fault on each part that has no fault yet, except `addresses`, `exposure` and `hosts`.
+    /// Sets a fault on those parts among `network`, `policies` and `objects` that have no fault yet.
     pub fn fail_all(&mut self, fault: &Fault) {
         for part in [&mut self.network, &mut self.policies, &mut self.objects] {
             if part.is_ok() {
@@ -122,10 +123,10 @@ impl TenantParts {
     }
 }
 
-/// Returns the ready part if there is no fault.
+/// Returns `ready` if `faults` is empty.
 ///
 /// # Errors
-/// Returns the joined faults, with the reason of the first fault.
+/// Returns one fault with the messages of all faults and the reason of the first fault.
 pub fn join_faults(faults: &[Fault], ready: ReadyPart) -> PartResult {
     match faults.first() {
         None => Ok(ready),
@@ -220,9 +221,9 @@ pub fn deleting_status(
         namespace: Some(TenantCluster::namespace_of(&tenant.name_any())),
         vlan,
         vni,
-        // The machines of the tenant use this MTU until they are deleted.
+        // The machines of the tenant use this MTU until they are deleted, so the status retains it.
         mtu: tenant.status.as_ref().and_then(|status| status.mtu),
-        // Hosts answer the DHCP requests of the remaining machines until these machines are deleted.
+        // Hosts need the prefixes to answer the DHCP requests of the remaining machines.
         prefixes: tenant.status.as_ref().map(|status| status.prefixes.clone()).unwrap_or_default(),
         conditions: vec![new_condition(tenant, "Ready", "False", reason.as_str(), message, now)],
         ..TenantClusterStatus::default()
@@ -378,7 +379,7 @@ mod tests {
         let again = desired_status(&tenant, &ready_parts(), timestamp_at(200));
         assert_eq!(first, again);
         assert!(!differs(&again, &tenant));
-        // Conditions of other reconcilers are ignored.
+        // `differs` ignores conditions of other reconcilers.
         let mut machines = first.conditions[0].clone();
         machines.type_ = "MachinesReady".to_owned();
         tenant.status.as_mut().unwrap().conditions.push(machines);

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::program::run_plan;
 
-/// Plans the drain of a host with two VMs of a MachineDeployment with this spec.
+/// Plans the drain of a host with two VMs of a MachineDeployment. `spec` is added to the MachineDeployment.
 fn plan_drain_of_deployment(spec: &str, annotations: &str) -> Value {
     let instance = |name: &str| {
         format!(
@@ -94,7 +94,8 @@ fn drain_moves_vms_or_reports_the_blocking_rule() {
         )
     });
     let arguments = ["-f", "examples/fleet/", "-f", "-", "--drain", "rack1-a"];
-    // No MachineDeployment owns the first two instances. The label of `db-9` shows that a MachineDeployment owns it.
+    // The first two instances have no MachineDeployment as owner. The label of `db-9` shows that a MachineDeployment
+    // owns it.
     let managed = instances[0]
         .replace("name: db-1,", "name: db-9, labels: {md: db},")
         .replace("domain: {", "domain: {memory: {guest: 64Mi}, ");

@@ -58,7 +58,7 @@ fn missing_hosts_are_counted() {
     let host = ["-f", "examples/fleet/rack1-b.yaml", "-f", "-"];
     let plan_with = |add: &[&str]| {
         let arguments: Vec<&str> = host.iter().chain(add).copied().collect();
-        // The wide VM fits on no host of this fleet.
+        // The VM with 24 cores fits on no host of this fleet.
         let text = many.replace("cores: 24", "cores: 4").replace("pageSize: 2Mi", "pageSize: 1Gi");
         run_plan(&arguments, &text)
     };
@@ -121,8 +121,8 @@ fn remedy_is_the_topology_scope_if_only_the_scope_prevents_placement() {
     let text = remedy(&by_container, wide).unwrap();
     assert!(text.contains("rack2-a") && text.contains("topologyManagerScope: pod"), "{text}");
     assert!(text.contains("guest-console-log") && !text.contains("were empty"), "{text}");
-    // The plan does not recommend `topologyManagerScope: pod` if it would not help: with another policy, for a VM that
-    // is too wide, and for a VM without additional containers.
+    // The plan does not recommend `topologyManagerScope: pod` if this setting would not help: with another policy, for
+    // a VM that is too large for a zone, and for a VM without additional containers.
     let single = by_container.replace("Policy: restricted", "Policy: single-numa-node");
     let wider = wide.replace("cores: 24", "cores: 40");
     for (host, wide) in [(&single, wide), (&by_container, &wider), (&host, &wider)] {

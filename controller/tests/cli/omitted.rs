@@ -1,4 +1,4 @@
-//! Objects that cannot be used are reported, and the other objects are planned.
+//! Manifests with unusable objects: the plan reports these objects, and plans the others.
 
 use super::program::{repository, run_controller, run_plan, stderr};
 
@@ -48,8 +48,8 @@ fn omitted_vm_causes_exit_code_1() {
     assert_eq!(code, 1, "{answer}");
 }
 
-/// Objects that are left out by mistake are named, and the exit code is 1. Objects that placement ignores are
-/// counted.
+/// Malformed or unknown objects are named, and the exit code is 1. Valid objects of kinds that are irrelevant for
+/// placement are counted under `ignored`.
 #[test]
 fn omitted_documents_are_reported() {
     let host = std::fs::read_to_string(repository().join("examples/fleet/lab-a.yaml")).unwrap();
@@ -77,7 +77,7 @@ fn omitted_documents_are_reported() {
         let (code, value) = run_plan(&["-f", "-"], &format!("{fine}{more}"));
         let problems = value["problems"].to_string();
         assert!(code == 1 && problems.contains(words), "{words}: {code}: {problems}");
-        // `render` uses the same reader: such an object is not rendered, and is reported.
+        // `render` parses manifests in the same way: it reports an unusable object, and does not render it.
         let deployment =
             std::fs::read_to_string(repository().join("examples/machines.yaml")).unwrap();
         let output = run_controller(&["render", "-f", "-"], &format!("{deployment}\n{more}"));

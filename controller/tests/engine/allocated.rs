@@ -27,8 +27,8 @@ pub(crate) fn total_free_memory(state: &HostState) -> BTreeMap<MemoryKind, u64> 
 
 /// Asserts that no CPU and no page belongs to two pods, and that no allocated CPU or page counts as free.
 ///
-/// If a report only contains sums, it is unknown how they are distributed over several zones. Then the zones are
-/// unknown, and the sum of the pages is not checked.
+/// `are_zones_known` is false if the report contains only the sum of an allocation in several zones. The free memory is
+/// then not checked, because it is unknown which zone the memory belongs to.
 pub(crate) fn check_allocations(
     state: &HostState,
     empty_state: &HostState,
@@ -59,9 +59,9 @@ pub(crate) fn check_allocations(
     }
     prop_assert!(!cpus.intersects(&state.free_cpus()));
     prop_assert!(cpus.is_subset(&empty_state.free_cpus()));
-    // With best-effort, a kubelet may allocate memory of a single zone to one block, although the zone belongs to a
-    // group that another block uses. The list of blocks does not show from which zone of the group the memory of the
-    // other block comes (`memorymanager` allocates and releases greedily).
+    // With best-effort, a kubelet may allocate memory of a single zone to a block, although the zone is in a group of
+    // zones whose memory another block uses. The blocks do not show how much memory of the group each zone provides
+    // (`memorymanager` allocates and releases greedily), so the sums are not compared.
     let shares_zone =
         |one: &Vec<u32>| groups.iter().any(|other| other != one && intersects(one, other));
     if !are_zones_known || groups.iter().any(shares_zone) {

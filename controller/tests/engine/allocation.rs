@@ -9,7 +9,7 @@ use berth_api::infra_node::{
 use berth_api::{Bytes, PageSize};
 use berth_kubelet_admission::{HostState, MemoryKind, Placement};
 
-/// Returns the report of an agent about an admitted pod: by container, and as sums.
+/// Returns the allocation of an admitted pod as an agent reports it: by container, and as sums.
 pub(crate) fn reported_allocation(state: &HostState, uid: &str) -> Option<Allocation> {
     let admission = state.admission(uid)?;
     let host = state.host();

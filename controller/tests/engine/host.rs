@@ -51,7 +51,7 @@ pub(crate) struct HostDescription {
     pub(crate) kvm_devices: u32,
     /// Number of virtual functions of each zone.
     pub(crate) vfs: Vec<u32>,
-    /// Bridges that the agent reports as resources of the Node, with the number of units.
+    /// Number of units of each bridge that the agent reports as a resource of the Node.
     pub(crate) bridges: BTreeMap<String, u32>,
     /// True if the report contains no devices.
     #[serde(rename = "hidesDevices")]
@@ -61,7 +61,7 @@ pub(crate) struct HostDescription {
     pub(crate) allocations: Vec<Allocation>,
 }
 
-/// A zone: number of CPUs, GiB of memory, and the amounts in huge pages.
+/// A zone: number of CPUs, GiB of memory, and the part of the memory in huge pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub(crate) struct ZoneDescription {
@@ -116,7 +116,8 @@ pub(crate) const KVM_RESOURCE: &str = "devices.kubevirt.io/kvm";
 pub(crate) const VF_RESOURCE: &str = "intel.com/vf";
 
 impl HostDescription {
-    /// Returns the CPUs of each zone by core and thread: the first threads of all zones have the lowest numbers.
+    /// Returns the CPUs by zone, core and thread. As on Intel hosts, the first threads of all cores have the lowest
+    /// numbers.
     pub(crate) fn cpus_by_zone_and_thread(&self) -> Vec<Vec<Vec<u32>>> {
         let threads = self.threads.max(1);
         let mut zones = vec![Vec::new(); self.zones.len()];
@@ -253,7 +254,7 @@ impl HostDescription {
         node
     }
 
-    /// Reads the objects in the same way as the controller.
+    /// Parses the InfraNode and the Node with the functions that the controller uses.
     pub(crate) fn reported_host(&self) -> Result<(ReportedHost, Vec<Problem>), Problem> {
         let mut problems = Vec::new();
         let facts = ReportedHost::read(&self.infra_node(), Some(&self.node()), &mut problems)?;

@@ -19,7 +19,7 @@ use super::pod::BuiltPod;
 use super::random_choices::RandomChoices;
 use super::reference_model::ReferenceModel;
 
-/// An engine, a second engine that handles the same events, and the reference model.
+/// An engine with the state under test, a second engine that handles the same events, and the reference model.
 struct Testbed {
     engine: Engine,
     second_engine: Engine,
@@ -139,7 +139,7 @@ impl Testbed {
         let request = pod.request(&mut self.engine);
         let twin = pod.request(&mut self.second_engine);
         let is_among = |at: &usize| candidates.is_none_or(|among| among.contains(&self.ids[*at]));
-        // A reported pod was bound long ago and must not be placed.
+        // A pod that is in a host's report is bound to this host, and must not be placed.
         if (0..self.ids.len()).any(|at| self.reference.facts(at).allocation(uid).is_some()) {
             return Ok(());
         }
@@ -326,7 +326,7 @@ impl Testbed {
         self.reference.facts(at).allocations.iter().all(|one| !one.has_unknown_zones)
     }
 
-    /// Returns true unless the report contains only sums over several zones for at least one pod.
+    /// Returns false if the report contains only the sum over several zones for at least one pod.
     fn report_has_zones(description: &HostDescription) -> bool {
         description.allocations.iter().all(|one| !one.containers.is_empty() || one.zones.len() < 2)
     }
@@ -350,13 +350,13 @@ impl Testbed {
             let id = rebuilt.set_host(facts, description.class).expect("the taints are valid");
             prop_assert_eq!(id, self.ids[at]);
         }
-        // Pods with an allocation in the report are added first, because the remainder for other pods is only known
-        // afterwards.
+        // Pods with an allocation in the report are added first, because the remaining resources for the other pods are
+        // only known afterwards.
         let mut pods: Vec<_> = self.reference.assumed().iter().collect();
         pods.sort_by_key(|(pod, at)| self.reference.facts(*at).allocation(&pod.pod.uid).is_none());
         for (pod, at) in pods {
             let request = pod.request(&mut rebuilt);
-            // A pod that the kubelet would reject still counts, as it did before.
+            // The engine counts a bound pod even if it predicts that the kubelet would refuse the pod.
             drop(rebuilt.add_bound_pod(&request, self.ids[*at]));
         }
         for (_, id) in self.ids.iter().enumerate().filter(|(at, _)| self.are_zones_known(*at)) {
@@ -371,20 +371,20 @@ impl Testbed {
     }
 }
 
-/// Counts over all cases. The test checks the counts, because the properties also hold if no pod fits on any host.
+/// Counters over all test cases. The test checks them, because the properties also hold if no pod fits on any host.
 #[derive(Debug, Default)]
 struct CaseCounts {
     placed: Cell<usize>,
     unplaced: Cell<usize>,
-    /// Pods that some hosts accept and some hosts reject.
+    /// Placed pods that some hosts would accept and some hosts would refuse.
     placed_by_choice: Cell<usize>,
     refused_bound_pods: Cell<usize>,
     reports: Cell<usize>,
-    /// Reported pods whose containers have memory of different zones.
+    /// Reported pods with containers whose memory is in different zones.
     reports_with_several_zones: Cell<usize>,
-    /// Reported pods that have a device of a zone.
+    /// Reported pods with a device whose zone is known.
     reports_with_devices: Cell<usize>,
-    /// Pods with memory of several zones in reports of old agents, which only contain sums.
+    /// Pods with memory in several zones, in reports of old agents, which contain only the sum over the zones.
     reports_with_sums_only: Cell<usize>,
 }
 

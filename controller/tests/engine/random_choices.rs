@@ -11,7 +11,8 @@ use super::pod::{
     SpreadDescription,
 };
 
-/// Random choices that are derived from bytes, one byte for each choice. After the last byte, zeros are used.
+/// Random choices that are derived from bytes, one byte for each choice. After the last byte, each choice is derived
+/// from a zero.
 #[derive(Debug)]
 pub(crate) struct RandomChoices<'a> {
     bytes: &'a [u8],
@@ -36,7 +37,7 @@ impl<'a> RandomChoices<'a> {
         usize::from(*first) % limit.max(1)
     }
 
-    /// Returns true in one of `one_in` cases.
+    /// Returns true with a probability of 1 in `one_in`.
     pub(crate) fn is_one_in(&mut self, one_in: usize) -> bool {
         self.next_below(one_in) == one_in - 1
     }
@@ -183,9 +184,9 @@ impl<'a> RandomChoices<'a> {
         description
     }
 
-    /// Generates a report with some allocations of a host, and with pods that only the report contains. Such a pod may
-    /// have the same CPUs as an assumed pod, if the report lacks the assumed pod because the kubelet has not started it
-    /// yet.
+    /// Replaces the allocations in the report of a host by some allocations of assumed pods, and by pods that only the
+    /// report contains. The latter may have the CPUs of an assumed pod that the report lacks because the kubelet has
+    /// not started it yet.
     pub(crate) fn change_report(
         &mut self,
         description: &mut HostDescription,
@@ -198,7 +199,7 @@ impl<'a> RandomChoices<'a> {
                 && let Some(mut allocation) = reported_allocation(state, uid)
             {
                 if self.is_one_in(3) {
-                    // This is the report of an agent that only reports sums.
+                    // Old agents report only the sums of a pod.
                     allocation.containers.clear();
                 }
                 description.allocations.push(allocation);

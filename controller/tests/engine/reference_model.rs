@@ -18,8 +18,8 @@ use super::pod::BuiltPod;
 /// An event about a pod on a host.
 #[derive(Clone, Debug)]
 enum Event {
-    /// The pod was added, and gets the resources that the kubelet allocates; if the kubelet refuses the pod, only
-    /// its requests count.
+    /// The pod was added, and gets the resources that the kubelet would allocate; if the kubelet would refuse the pod,
+    /// only its requests count.
     Added(Pod),
     /// The pod has the resources in the report.
     Reported(String, ReportedPod),
@@ -74,8 +74,7 @@ impl ReferenceModel {
         Some(self.assumed.iter().find(|(pod, _)| pod.pod.uid == uid)?.1)
     }
 
-    /// Adds a pod to a host. If the pod is bound and the host's report contains it, the pod gets the resources in the
-    /// report.
+    /// Adds a pod to a host. A bound pod that the host's report contains gets the resources in the report.
     pub(crate) fn add_pod(&mut self, pod: &BuiltPod, at: usize, bound: bool) {
         self.remove(&pod.pod.uid);
         let host = &mut self.hosts[at];
@@ -164,8 +163,8 @@ fn meets_vm_requirements(needs: &VmRequirements, host: &ReportedHost) -> bool {
             && !(needs.class == Class::Performance && host.is_ksm_enabled == Some(true))
 }
 
-/// Returns true if the zones have enough pages. KubeVirt requires the same number of pages from each zone of the
-/// VM's CPUs; the first zones provide the remainder.
+/// Returns true if the zones have enough pages. KubeVirt requires the same number of pages from each zone of the VM's
+/// CPUs; the first zones provide one page more if the number is not divisible.
 fn has_enough_pages(
     pod: &BuiltPod,
     admission: &Admission,
@@ -184,7 +183,7 @@ fn has_enough_pages(
     })
 }
 
-/// Returns true if the report contains all facts that the kubelet's decision depends on.
+/// Returns true if the report contains all facts on which the kubelet's decision depends.
 fn is_predictable(pod: &Pod, facts: &ReportedHost) -> bool {
     let kubelet = facts.admission.kubelet();
     let is_spread = facts.allocations.iter().any(|one| one.has_unknown_zones);

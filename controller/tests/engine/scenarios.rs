@@ -27,21 +27,22 @@ struct Scenario {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Step {
-    /// Pod to be placed. `on` is the expected host. Without `on`, no host must fit; `nowhere` contains words of the
-    /// reason for each host.
+    /// Pod to be placed. `on` is the expected host. Without `on`, the pod must fit on no host, and `nowhere` contains a
+    /// part of the reason of each host.
     place: Option<PodDescription>,
     #[serde(rename = "on")]
     expected_host: Option<String>,
     #[serde(rename = "nowhere")]
     expected_reasons: Option<BTreeMap<String, String>>,
-    /// Pod that is already bound to the host in field `on`. Field `refused` contains words of the kubelet's refusal.
+    /// Pod that is already bound to the host in the field `on`. The field `refused` contains a part of the message with
+    /// which the kubelet is expected to refuse the pod.
     bound: Option<PodDescription>,
     #[serde(rename = "refused")]
     expected_refusal: Option<String>,
     remove: Option<String>,
     /// Newer report of a host.
     report: Option<HostDescription>,
-    /// Number of CPUs of each zone that can still be pinned, by host.
+    /// Number of CPUs that are free for exclusive allocation in each zone, by host.
     #[serde(rename = "free")]
     expected_free_cpus: Option<BTreeMap<String, Vec<u32>>>,
 }

@@ -127,9 +127,9 @@ fn problems_of_a_report_are_reported() {
             json!("65Gi"),
             Usable(&["InfraNode rack1-a: status.zones[0].reservedMemory: `65Gi`: exceeds"]),
         ),
-        // Siblings that do not match the zone are ignored.
+        // A list of thread siblings that does not match the CPUs of the zone is ignored.
         ("/status/zones/0/threads".to_owned(), json!(["0-3", "16-19"]), Usable(&[])),
-        // Pinned CPUs outside the zone are only used to guess the numbering of CPUs.
+        // Pinned CPUs outside the zone are ignored: the value only helps to guess how the host numbers its CPUs.
         ("/status/zones/0/pinnedCPUs".to_owned(), json!("900-901"), Usable(&[])),
         // Cases with allocations.
         (
@@ -290,8 +290,8 @@ fn report_of_an_earlier_node_is_refused() {
     assert!(read_host(valid_infra_node(), Some(node)).is_ok(), "an InfraNode without an owner");
 }
 
-/// Devices are counted by zone if the report and the Node agree. Otherwise the zones of the devices are unknown, and no
-/// pod that needs alignment with these devices is placed on the host.
+/// Devices are counted by zone if the InfraNode and the Node list the same devices. Otherwise their zones are unknown,
+/// and the host accepts no pod that needs these devices aligned with its CPUs.
 #[test]
 fn devices_with_unknown_zones_are_listed() {
     let offered =
@@ -353,7 +353,7 @@ fn memory_without_a_node_excludes_the_reservation() {
         let (facts, _) = read_host(infra, None).expect("a usable host");
         facts.allocatable.memory
     };
-    // 2 x 64 GiB, without 80 huge pages of 1 GiB, 512 of 2 MiB, and 2 x 2 GiB.
+    // 128 GiB in 2 zones, without 80 pages of 1 GiB, 512 pages of 2 MiB (1 GiB) and 2 x 2 GiB of reserved memory.
     assert_eq!(memory(valid_infra_node()), (128 - 80 - 1 - 4) << 30);
     let path = "/status/capabilities/kubelet/allocatableReservation";
     for (reservation, expected) in

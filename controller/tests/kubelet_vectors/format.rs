@@ -1,4 +1,4 @@
-//! Format of the recorded answers.
+//! Format of the recorded answers of kubelets.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Replays the events of a case, and compares every answer.
+//! Replays the events of a recorded case, and compares every answer of the kubelet with the prediction.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,7 +28,8 @@ pub(crate) struct ReplayCounts {
     pub(crate) outcomes: BTreeMap<(String, String, String), usize>,
     /// Number of admissions for which the kubelet selects CPUs or devices at random.
     pub(crate) nondeterministic_admissions: usize,
-    /// Number of these admissions for which the recorded answer differs from the prediction.
+    /// Number of [`nondeterministic_admissions`](Self::nondeterministic_admissions) for which the recorded answer
+    /// differs from the prediction.
     pub(crate) nondeterministic_mismatches: usize,
     /// Number of refusals in which the kubelet names another device than the predictor, because several devices are
     /// insufficient.
@@ -48,7 +49,8 @@ pub(crate) fn replay(case: &Case, counts: &mut ReplayCounts) {
     let mut replay = Replay {
         case,
         state: HostState::new(&Arc::new(case.host())),
-        // In version 1.20, the order of equal CPUs is not total: see `take_legacy`.
+        // Kubelet 1.20 sorts CPUs with an order that is not total, so the CPU numbers are not comparable: see
+        // `take_legacy`.
         compares_cpu_numbers: case.kubelet().version.minor > 22,
     };
     if let Err(difference) = replay.compare_state(&case.state_initial) {
@@ -220,7 +222,7 @@ impl Replay<'_> {
 
     fn compare_state(&self, recorded: &StateRecord) -> anyhow::Result<()> {
         let predicted = StateRecord {
-            // Without a policy, the CPU Manager has no default CPU set.
+            // If a recorded state has no default CPU set, the kubelet has no CPU Manager policy.
             default_cpu_set: recorded
                 .default_cpu_set
                 .as_ref()
@@ -243,7 +245,7 @@ fn predicted_memory(state: &HostState, recorded: &StateRecord) -> Vec<MemoryReco
         let free = |kind: MemoryKind| {
             view.free.iter().find(|(known, _)| *known == kind).map_or(0, |&(_, bytes)| bytes)
         };
-        // The kubelet leaves out page sizes for which no zone has a pool.
+        // The kubelet omits huge page sizes of which no zone has pages.
         let pages = |shown: Option<u64>, size| {
             let bytes = free(MemoryKind::HugePages(size));
             (shown.is_some() || bytes > 0).then_some(bytes)
@@ -304,7 +306,7 @@ fn count_by_resource(devices: &DeviceCounts) -> BTreeMap<&str, u32> {
     counts
 }
 
-/// Returns the requests of a pod in a version without sidecars, computed as in `PodRequests`.
+/// Returns the requests of a pod of a Kubernetes version without sidecars, computed as `PodRequests` does.
 fn pod_requests(pod: &Pod) -> Resources {
     let max_request = |of: &dyn Fn(&Resources) -> u64| {
         let apps: u64 = pod.containers.iter().map(|container| of(&container.requests)).sum();
@@ -324,7 +326,7 @@ fn pod_requests(pod: &Pod) -> Resources {
     }
 }
 
-/// Returns the resource that a refusal for insufficient devices names.
+/// Returns the name of the resource in the kubelet's message that devices are insufficient.
 fn insufficient_resource(message: &str) -> Option<&str> {
     let rest = message.split_once("requested number of devices unavailable for ")?.1;
     rest.split_once(". Requested").map(|(name, _)| name)

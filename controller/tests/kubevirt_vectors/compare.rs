@@ -13,7 +13,7 @@ type Aspects = BTreeMap<&'static str, Value>;
 
 /// A difference between a prediction and a record.
 pub(crate) struct Difference {
-    /// Kind of the difference, for the list of known differences.
+    /// Name of a kind of difference: [`KNOWN_DIFFERENCES`](super::KNOWN_DIFFERENCES) lists the known kinds.
     pub(crate) class: String,
     pub(crate) predicted: String,
     pub(crate) recorded: String,
@@ -23,13 +23,14 @@ pub(crate) struct Difference {
 pub(crate) enum Outcome {
     Equal,
     Different(Vec<Difference>),
-    /// Both refuse the machine. The difference is set if the refusals must name the same field but do not.
+    /// Berth and KubeVirt refuse the machine. The difference is set if their refusals name different fields although
+    /// the fields must be the same (see [`conflict_fields`]).
     RefusedByBoth(Option<Difference>),
     RefusedByKubeVirt(Difference),
     RefusedByBerth(Difference),
 }
 
-/// Annotations that the records contain.
+/// Annotations that are compared, because only these were recorded.
 const ANNOTATIONS: [&str; 2] = ["k8s.v1.cni.cncf.io/networks", "sidecar.istio.io/inject"];
 /// Prefix of the labels that identify claims in the pod anti-affinity for persistent reservations.
 const CLAIM_LABEL: &str = "pr.kubevirt.io/";
@@ -65,8 +66,8 @@ pub(crate) fn compare(case: &Case) -> Outcome {
     }
 }
 
-/// Returns the fields of causes about an instance type or a preference: both set a field, vCPUs cannot be spread, or
-/// a requirement is not met.
+/// Returns the fields of those causes that are conflicts with an instance type or a preference: both set a field, vCPUs
+/// cannot be spread, or a requirement is not met. Berth must name one of these fields.
 fn conflict_fields(refusal: &ErrorRecord) -> Vec<&str> {
     let texts = [
         "conflicts with selected instance type",
@@ -78,7 +79,8 @@ fn conflict_fields(refusal: &ErrorRecord) -> Vec<&str> {
     causes.map(|cause| cause.field.as_str()).collect()
 }
 
-/// Returns the class of a refusal by KubeVirt that Berth does not predict, by its first cause.
+/// Returns the class of a difference: KubeVirt refuses a machine that Berth accepts. The class depends on the first
+/// cause.
 fn refusal_class(refusal: &ErrorRecord) -> &'static str {
     let cause = refusal.causes.first();
     let (field, message) =
@@ -101,7 +103,8 @@ fn refusal_class(refusal: &ErrorRecord) -> &'static str {
     }
 }
 
-/// Returns the class of a refusal by Berth of a machine that KubeVirt accepts, by its field.
+/// Returns the class of a difference: Berth refuses a machine that KubeVirt accepts. The class depends on the field
+/// that Berth names.
 fn own_refusal_class(field: &str) -> &'static str {
     if field.ends_with("memory.guest") {
         "Berth: guest memory"
@@ -135,7 +138,7 @@ fn differences(predicted: &Aspects, recorded: &Aspects) -> Vec<Difference> {
     differences.collect()
 }
 
-/// Returns an affinity without the terms that depend on the UIDs of claims.
+/// Returns an affinity without the terms that contain UIDs of PersistentVolumeClaims, which the prediction cannot know.
 fn without_claims(affinity: &Value) -> Value {
     let mut affinity = affinity.clone();
     let path = "/podAntiAffinity/requiredDuringSchedulingIgnoredDuringExecution";
@@ -149,7 +152,7 @@ fn without_claims(affinity: &Value) -> Value {
     without_empty(affinity)
 }
 
-/// Returns a value without empty fields, as in the records. Elements of lists are kept.
+/// Returns a value without empty fields, as in the records. Empty elements of lists remain.
 fn without_empty(value: Value) -> Value {
     let is_empty = |value: &Value| match value {
         Value::Null => true,
@@ -248,7 +251,7 @@ fn is_sidecar(container: &ContainerRecord) -> bool {
     container.restart_policy.as_deref() == Some("Always")
 }
 
-/// Returns thousandths of CPUs, bytes and numbers of devices by resource name.
+/// Returns the resources by name, in thousandths of a CPU, bytes or numbers of devices.
 fn amounts(resources: &Resources) -> BTreeMap<String, u64> {
     let mut all = resources.extended.clone();
     all.extend(
@@ -260,7 +263,7 @@ fn amounts(resources: &Resources) -> BTreeMap<String, u64> {
     all
 }
 
-/// Returns the amounts of the resources of a record, as [`amounts`] does, without ephemeral storage.
+/// Returns the recorded resources in the same format as [`amounts`], without ephemeral storage.
 fn recorded_amounts(resources: &BTreeMap<String, String>) -> BTreeMap<&str, u64> {
     let listed = resources.iter().filter(|(name, _)| *name != "ephemeral-storage");
     let amounts = listed

@@ -1,4 +1,4 @@
-//! Format of the recorded answers: a machine, the objects of its cluster, and the launcher pod or the error that
+//! Format of the recorded cases: a machine, the objects of its cluster, and the launcher pod or the error that
 //! `KubeVirt` returned.
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use berth_kubevirt_render::launcher::{
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// One recorded answer: a line of a file.
+/// One recorded case: a line of a file.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Case {
@@ -77,7 +77,7 @@ pub(crate) struct GuestRecord {
     pub(crate) sockets: u64,
     pub(crate) cores: u64,
     pub(crate) threads: u64,
-    /// Bytes; KubeVirt admits negative memory.
+    /// Guest memory in bytes; signed, because KubeVirt admits negative memory.
     pub(crate) memory: i64,
 }
 
@@ -111,7 +111,7 @@ impl Case {
         })
     }
 
-    /// Predicts the launcher pod.
+    /// Predicts the launcher pod of the recorded machine.
     pub(crate) fn predict(&self) -> Result<Launcher, Invalid> {
         let configuration = Configuration::from_kubevirt(&self.kubevirt())?;
         let mut objects = ClusterObjects::default();
@@ -128,8 +128,8 @@ impl Case {
 /// [`parse_quantity`] returns billionths of a unit.
 const PARTS_PER_UNIT: u64 = 1_000_000_000;
 
-/// Parses a quantity as an API server writes it. This parser is independent of the parser that the prediction uses
-/// (`berth_api::Quantity`).
+/// Parses a Kubernetes quantity to billionths of a unit. This parser shares no code with `berth_api::Quantity`, which
+/// the prediction uses.
 fn parse_quantity(text: &str) -> i128 {
     let end = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
     let (number, suffix) = text.split_at(end);

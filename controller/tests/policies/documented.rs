@@ -144,7 +144,7 @@ fn both_fields_of_a_peer_must_match() {
     }
 }
 
-/// "Targeting a range of ports", and ports by name.
+/// Examples "Targeting a range of ports" and ports by name.
 #[test]
 fn port_ranges_and_named_ports_are_matched() {
     let range = cluster(vec![policy(json!({
@@ -166,7 +166,8 @@ fn port_ranges_and_named_ports_are_matched() {
     assert!(named.allows(&from, &to, Port { protocol: "UDP", number: 1 }, false));
 }
 
-/// "Network policies do not conflict; they are additive." Both ends must allow a connection.
+/// "Network policies do not conflict; they are additive." The policies of the source and of the destination must allow
+/// a connection.
 #[test]
 fn policies_are_additive_and_both_ends_must_allow() {
     let to_mine = json!({"podSelector": {}, "policyTypes": ["Egress"],
@@ -196,7 +197,7 @@ fn ip_blocks_match_their_address_family() {
         !v6.allows(&from, &external_endpoint("192.0.2.99"), port, false),
         "IPv4 is not in ::/0"
     );
-    // The network plugin decides if a block also applies to pods.
+    // The documentation does not define whether an `ipBlock` also applies to pods; the network plugin decides.
     let mut pods = block("10.0.0.0/8", json!([]));
     assert!(!allows_tcp(&pods, &from, &pod("mine", &[]), 80));
     pods.blocks_apply_to_pods = true;

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 pub(crate) type Labels = BTreeMap<String, String>;
 
-/// Returns labels from pairs of key and value.
+/// Builds labels from pairs of key and value.
 pub(crate) fn labels(pairs: &[(&str, &str)]) -> Labels {
     pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
 }

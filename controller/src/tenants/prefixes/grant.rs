@@ -1,4 +1,4 @@
-//! Configuration of the prefix that a tenant's network has from a pool.
+//! Prefixes that a tenant's network has from pools of the InfraConfig, with the configuration of the pool.
 
 use berth_api::{ConditionReason, GrantedPrefix, InfraConfigSpec, TenantCluster};
 use ipnet::IpNet;
@@ -9,17 +9,18 @@ use crate::tenants::addresses::family::Family;
 use crate::tenants::fault::Fault;
 use crate::tenants::status::{PartResult, ReadyPart, join_faults};
 
-/// Prefixes that a tenant's network has, and the faults of its requests.
+/// Prefixes of a tenant's network, and the faults of its [`PrefixRequest`]s.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TenantPrefixes {
-    /// Prefixes for the status of the tenant.
+    /// Prefixes for `status.prefixes` of the tenant.
     pub prefixes: Vec<GrantedPrefix>,
-    /// Faults of the requests.
+    /// Faults of the requests, at most a few per address family.
     pub faults: Vec<Fault>,
 }
 
 impl TenantPrefixes {
-    /// Adds the faults to the state of the tenant's addresses, which lacks the reason why a network has no prefix.
+    /// Adds the faults to the condition of the tenant's addresses. They replace its fault `PrefixPending`, which does
+    /// not say why a network has no prefix.
     #[must_use]
     pub fn join_faults(&self, addresses: Option<PartResult>) -> Option<PartResult> {
         let mut faults = self.faults.clone();
@@ -37,15 +38,15 @@ impl TenantPrefixes {
         Some(join_faults(&faults, ready))
     }
 
-    /// Keeps the prefix of a family in the status of the tenant, because the current request has a fault.
+    /// Leaves the prefixes of a family in the tenant's status as they are. For a family whose request has a fault.
     pub fn keep_recorded(&mut self, tenant: &TenantCluster, family: Family) {
         let prefixes = tenant.status.iter().flat_map(|status| &status.prefixes);
         let of_family = |prefix: &&GrantedPrefix| Family::of(prefix.cidr.addr()) == family;
         self.prefixes.extend(prefixes.filter(of_family).cloned());
     }
 
-    /// Adds a prefix of a pool with the configuration of the pool. If the pool was removed or is invalid, the prefix
-    /// keeps its configuration, which is in the status of the tenant.
+    /// Adds a prefix with the current configuration of its pool. If the pool was removed or is invalid, adds the prefix
+    /// with the configuration in the tenant's status.
     pub fn add(
         &mut self,
         request: PrefixRequest<'_>,
@@ -64,14 +65,14 @@ impl TenantPrefixes {
         };
         let spec = config.address_pools.iter().find(|one| one.name == pool);
         let valid = match spec.map(ValidPrefixPool::new) {
-            None => Err(keeps("which does not exist any more")),
+            None => Err(keeps("which no longer exists")),
             Some(Err(fault)) => Err(fault),
             Some(Ok(valid)) => Ok(valid),
         };
         match valid {
             Ok(valid) => {
                 if !valid.cidr.contains(&prefix) {
-                    self.faults.push(keeps(&format!("which has {} now", valid.cidr)));
+                    self.faults.push(keeps(&format!("whose cidr is now {}", valid.cidr)));
                 }
                 self.prefixes.push(valid.grant(prefix));
             }

@@ -8,7 +8,7 @@ use crate::tenants::addresses::checks::PoolCheck;
 use crate::tenants::addresses::family::{Family, to_number};
 use crate::tenants::fault::Fault;
 
-/// A pool that passed validation. A pool may have 2^60 prefixes, so no function iterates over prefixes.
+/// A pool that passed validation. A pool may have 2^60 prefixes, so no function iterates over all prefixes of a pool.
 #[derive(Clone, Copy, Debug)]
 pub struct ValidPrefixPool<'a> {
     /// Family of the addresses.
@@ -41,7 +41,7 @@ impl<'a> ValidPrefixPool<'a> {
         1_u128.checked_shl(bits.into()).unwrap_or(u128::MAX)
     }
 
-    /// Returns the prefix at an index.
+    /// Returns the prefix with an index, counted from 0 at the start of the pool.
     #[must_use]
     pub fn prefix(&self, index: u128) -> Option<IpNet> {
         let offset = index.checked_shl(self.host_bits())?;
@@ -49,15 +49,15 @@ impl<'a> ValidPrefixPool<'a> {
         IpNet::new(self.family.address(address), self.spec.prefix_length).ok()
     }
 
-    /// Returns the first prefix that overlaps none of `used`. The order of the prefixes is cyclic and starts at the
-    /// remainder of `start`.
+    /// Returns the first prefix of the pool that overlaps none of `used`. The search starts at the index `start` modulo
+    /// [`count`](Self::count), and continues at index 0 after the last prefix.
     #[must_use]
     pub fn first_free_prefix(
         &self,
         start: u64,
         used: impl IntoIterator<Item = IpNet>,
     ) -> Option<IpNet> {
-        // The numbers in the set are indexes plus one, because the set cannot compute a neighbour of zero.
+        // The set contains each index plus 1, because `RangeInclusiveSet` fails to compute the predecessor of 0.
         let mut taken = RangeInclusiveSet::new();
         for (first, last) in used.into_iter().filter_map(|net| self.overlapping_indexes(&net)) {
             taken.insert(first.saturating_add(1)..=last.saturating_add(1));
@@ -74,7 +74,7 @@ impl<'a> ValidPrefixPool<'a> {
         self.prefix(number?.checked_sub(1)?)
     }
 
-    /// Returns the first and the last index of the prefixes that overlap a network.
+    /// Returns the indexes of the first and the last prefix of the pool that overlap a network.
     fn overlapping_indexes(&self, net: &IpNet) -> Option<(u128, u128)> {
         if Family::of(net.addr()) != self.family {
             return None;
@@ -91,7 +91,7 @@ impl<'a> ValidPrefixPool<'a> {
         self.cidr.max_prefix_len().saturating_sub(self.spec.prefix_length).into()
     }
 
-    /// Returns a prefix with the configuration of the pool.
+    /// Returns a prefix with the gateway, name servers, search domains and MTU of the pool.
     #[must_use]
     pub fn grant(&self, prefix: IpNet) -> GrantedPrefix {
         // In IPv6, the first address of a network is the anycast address of its routers (RFC 4291, 2.6.1).
@@ -107,19 +107,19 @@ impl<'a> ValidPrefixPool<'a> {
     }
 }
 
-/// Returns true if an address is in both networks.
+/// Returns true if two networks have an address in common.
 #[must_use]
 pub fn overlap(one: &IpNet, other: &IpNet) -> bool {
     one.contains(other) || other.contains(one)
 }
 
-/// Returns true if the prefixes of a pool are routed.
+/// Returns true if the addresses of a pool are routed outside the tenants' networks (`routed: true`).
 #[must_use]
 pub fn is_routed(pool: &PrefixPool) -> bool {
     pool.routed == Some(true)
 }
 
-/// Returns the pools that overlap a pool although the prefixes of one of the two are routed.
+/// Returns the pools with which a pool conflicts: the CIDRs overlap, and at least one of the two pools is routed.
 pub fn conflicting_pools<'a>(
     config: &'a InfraConfigSpec,
     pool: &PrefixPool,
@@ -131,7 +131,7 @@ pub fn conflicting_pools<'a>(
     })
 }
 
-/// Returns the problems of all pools, each as a message with field and value.
+/// Returns the problems of all pools, each as a message with field, value and problem.
 #[must_use]
 pub fn config_problems(config: &InfraConfigSpec) -> Vec<String> {
     let mut problems: Vec<String> = config.address_pools.iter().flat_map(find_problems).collect();
@@ -139,7 +139,7 @@ pub fn config_problems(config: &InfraConfigSpec) -> Vec<String> {
         let later = conflicting_pools(config, pool).filter(|other| other.name > pool.name);
         problems.extend(later.map(|other| {
             format!(
-                "addressPools[{}] and addressPools[{}]: {} and {} overlap, and prefixes of one of them are \
+                "addressPools[{}] and addressPools[{}]: {} and {} overlap, and one of the pools is \
                  routed: no tenant gets a prefix of these pools; make the pools disjoint",
                 pool.name, other.name, pool.cidr, other.cidr
             )
@@ -157,7 +157,7 @@ fn find_problems(pool: &PrefixPool) -> Vec<String> {
     let (shortest, longest) = (cidr.prefix_len(), cidr.max_prefix_len().saturating_sub(2));
     if problems.is_empty() && !(shortest..=longest).contains(prefix_length) {
         let message =
-            format!("is not from {shortest} to {longest}, the lengths of prefixes of {cidr}");
+            format!("is not in {shortest}..={longest}, the permitted prefix lengths in {cidr}");
         problems.push(check.problem("prefixLength", prefix_length, &message));
     }
     let has_ipv6 = family == Family::V6;

@@ -27,7 +27,7 @@ fn the_first_free_prefix_is_found_without_iteration() {
         (&small, 6, "", Some("10.1.2.0/24")),
         (&small, 2, "10.1.2.0/23", Some("10.1.0.0/24")),
         (&small, 2, "10.0.0.0/8", None),
-        // Prefixes in use may be longer or shorter, in other networks, or of another family.
+        // Prefixes in use may be longer or shorter than the pool's prefixes, outside the pool, or of the other family.
         (&small, 0, "10.1.0.128/25 10.1.1.7/32 10.2.0.0/16 ::/0", Some("10.1.2.0/24")),
         (&whole, 7, "", Some("10.1.0.0/24")),
         (&whole, 7, "10.1.0.4/30", None),
@@ -94,7 +94,7 @@ proptest! {
     fn prefixes_are_in_the_pool_and_free(
         bits: u128, length in 1..60_u8, more in 0..66_u8, start: u64, used in prop::collection::vec((any::<u128>(), 0..128_u8), 0..20),
     ) {
-        // Networks of unique local addresses, which are valid in every length.
+        // Unique local addresses (fc00::/7) are valid for networks of every prefix length.
         let net = |bits: u128, length: u8| {
             let address = std::net::Ipv6Addr::from_bits(bits >> 8 | 0xfd << 120);
             IpNet::new(address.into(), length.clamp(8, 128)).unwrap().trunc()

@@ -1,4 +1,4 @@
-//! End of claims: a claim that no tenant needs is put into quarantine, and deleted after the quarantine.
+//! Release of PrefixClaims: puts a claim that no tenant needs into quarantine, and deletes it after the quarantine.
 
 use berth_api::{InfraConfigSpec, PrefixClaim, TenantCluster};
 use k8s_openapi::jiff::Timestamp;
@@ -28,7 +28,7 @@ pub fn next_action(
     has_addresses: bool,
     config: &InfraConfigSpec,
 ) -> Option<(ClaimAction, Timestamp)> {
-    // An administrator's claim is never changed or deleted.
+    // A claim without Berth's label was created by an administrator, and is never changed or deleted.
     if !is_created_by_berth(claim.labels()) {
         return None;
     }
@@ -39,10 +39,11 @@ pub fn next_action(
     claim_action(is_needed, quarantine_end(claim, config))
 }
 
-/// Returns true if the network of a tenant has the prefix; `None` if this is unknown, because the tenant may need any
-/// of its claims until its prefixes are in its status.
+/// Returns true if a tenant needs the prefix of a claim. Returns `None` if a prefix that the tenant requests from a
+/// pool is not in its status yet, because this claim may be the one for that prefix.
 fn is_needed_by(claim: &PrefixClaim, tenant: &TenantCluster) -> Option<bool> {
-    // A tenant with claims has a network. If the network is absent, the spec cannot be parsed.
+    // A tenant with claims has `spec.network`. If this field is absent, the API server returned a spec that this
+    // release cannot parse.
     tenant.spec.network.as_ref()?;
     let prefix = claim.spec.prefix;
     let mut is_needed =
@@ -85,11 +86,11 @@ mod tests {
         let config = InfraConfigSpec::default();
         for (tenant, has_addresses, expected) in [
             (Some(tenant(&from_pool(), &["10.1.0.0/24"])), false, [None, reclaim]),
-            // The prefix is not in the status yet.
+            // The tenant's status contains no prefix yet.
             (Some(tenant(&from_pool(), &[])), false, [None, None]),
             (Some(tenant(&json!({}), &[])), false, [None, None]),
             (Some(tenant(&json!({"cidr": "10.1.0.7/24"}), &[])), false, [None, reclaim]),
-            // The tenant has another prefix now, but its machines still have addresses of the previous one.
+            // The tenant's status contains another prefix, but machines still have addresses of the claimed prefix.
             (Some(tenant(&from_pool(), &["10.1.9.0/24"])), true, [None, reclaim]),
             (Some(tenant(&from_pool(), &["10.1.9.0/24"])), false, [release, delete]),
             (Some(tenant(&json!({"cidr": "10.2.0.0/24"}), &[])), false, [release, delete]),

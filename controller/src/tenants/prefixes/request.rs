@@ -7,7 +7,8 @@ use crate::tenants::addresses::checks::PoolCheck;
 use crate::tenants::addresses::family::Family;
 use crate::tenants::addresses::resolved::{PoolSource, UnresolvedPool, find_prefix};
 
-/// Request of a tenant's network for a prefix of one family.
+/// Request of a tenant's network for a prefix of one family: the tenant names the prefix (`cidr`) or a pool
+/// (`fromPool`).
 #[derive(Clone, Copy, Debug)]
 pub struct PrefixRequest<'a> {
     /// Name of the TenantCluster.
@@ -16,9 +17,9 @@ pub struct PrefixRequest<'a> {
     pub uid: &'a str,
     /// Family of the prefix.
     pub family: Family,
-    /// Prefix or pool in the spec of the tenant.
+    /// The `cidr` or `fromPool` in the spec of the tenant.
     pub source: PoolSource<'a>,
-    /// Prefix of this pool in the status of the tenant, which its machines may already use.
+    /// Prefix of the requested pool in the tenant's status, which its machines may already use; `None` for a `cidr`.
     pub recorded: Option<IpNet>,
 }
 
@@ -26,7 +27,7 @@ impl<'a> PrefixRequest<'a> {
     /// Returns the request of a tenant; `None` if its network has no addresses of the family, or an invalid `cidr`.
     ///
     /// # Errors
-    /// Returns the reason if the spec has no source of the addresses or two.
+    /// Returns the reason if the spec contains neither `cidr` nor `fromPool`, or both.
     pub fn of_tenant(
         tenant: &'a TenantCluster,
         family: Family,
