@@ -45,7 +45,7 @@ const CONNECTIONS: [(&str, &str, &str, u16, [bool; 2]); 64] = [
     ("VM", "uploader of another tenant", TCP, 8443, DENIED),
     ("importer", "VM of another tenant", TCP, 80, DENIED),
     ("importer", "VM of another tenant, labelled image-repo", TCP, 80, DENIED),
-    // The template of a tenant can set labels of pods.
+    // A tenant can set labels of its launcher pods in the template of a machine.
     ("VM labelled as an importer", "internet", TCP, 443, ALLOWED_WITH_EGRESS),
     ("VM labelled as an importer", "image server of InfraConfig", TCP, 8080, DENIED),
     ("VM of another tenant, labelled cdi-uploadproxy", "uploader", TCP, 8443, BLOCKED_AT_SOURCE),
@@ -111,12 +111,12 @@ const CONNECTIONS: [(&str, &str, &str, u16, [bool; 2]); 64] = [
 ];
 /// Verdict of an inbound connection from outside the tenant: isolation `Egress` allows all inbound connections.
 const INBOUND_FROM_OUTSIDE: [bool; 2] = [false, true];
-/// Verdict of a connection from the other tenant. That tenant has isolation `InCluster`, so its pods cannot connect to
-/// other namespaces, even if the destination allows the connection.
+/// Verdict of a connection from the other tenant, if only a policy of the source denies the connection: the other
+/// tenant has isolation `InCluster`.
 const BLOCKED_AT_SOURCE: [bool; 2] = [false, false];
 
-/// Returns the verdict. The verdict must be the same for both address families, and for both meanings of `ipBlock`
-/// in network plugins.
+/// Returns true if the connection is allowed. Fails if the answer depends on the address family, or on whether the
+/// network plugin applies `ipBlock` to pods.
 fn is_connection_allowed(scene: &TwoTenants, from: &str, to: &str, port: Port<'_>) -> bool {
     let mut all = Vec::new();
     for blocks_apply_to_pods in [false, true] {
@@ -171,7 +171,7 @@ fn connections_match_the_table() {
     }
 }
 
-/// Without isolation, there is no policy of Berth, and all connections are allowed.
+/// With isolation `Off`, Berth creates no policy, and all connections are allowed.
 #[test]
 fn without_isolation_everything_is_allowed() {
     let scene = TwoTenants::with_isolation("Off");
@@ -181,7 +181,7 @@ fn without_isolation_everything_is_allowed() {
             .any(|one| from.starts_with(one))
             || to.contains("another tenant")
         {
-            // This verdict depends on the isolation of the other tenant.
+            // The isolation of the other tenant also decides about this connection.
             continue;
         }
         assert!(

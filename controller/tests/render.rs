@@ -28,7 +28,7 @@ use serde_json::{Map, Value, json};
 
 const KUBECONFIG: &str = "apiVersion: v1\nkind: Config\nclusters:\n- name: c\n  cluster: {server: https://10.0.0.1:6443}\n";
 
-/// Returns the base MachineDeployment of `tests/data/README.md`.
+/// Returns the providerSpec of the base MachineDeployment that `tests/data/README.md` describes.
 fn base_provider_spec() -> Value {
     let kubeconfig = base64::engine::general_purpose::STANDARD.encode(KUBECONFIG);
     json!({
@@ -70,7 +70,7 @@ impl std::ops::Deref for RenderError {
     }
 }
 
-/// Renders one MachineDeployment together with other objects.
+/// Renders one MachineDeployment from a manifest that also contains `other_objects`.
 fn render_deployment(
     deployment: &Value,
     other_objects: &[Value],
@@ -84,7 +84,8 @@ fn render_deployment(
     )
 }
 
-/// Renders a MachineDeployment without a given namespace: the namespace of its machines is derived from the objects.
+/// Renders a MachineDeployment without `--namespace`: the namespace of its machines is derived from the objects in the
+/// manifest.
 fn render_in_derived_namespace(
     deployment: &Value,
     other_objects: &[Value],
@@ -133,7 +134,8 @@ fn set_value(value: &mut Value, pointer: &str, new: Value) {
 
 const DISK_POINTER: &str = "/cloudProviderSpec/virtualMachine/template/primaryDisk";
 
-/// Returns the changes of a test case of machine-controller to the base.
+/// Returns the changes that convert the base MachineDeployment to a test case of machine-controller: JSON pointers and
+/// new values.
 fn case_changes(case: &str) -> Vec<(String, Value)> {
     let spec = |field: &str, value: Value| vec![(format!("/cloudProviderSpec/{field}"), value)];
     let disk = |field: &str, value: &str| (format!("{DISK_POINTER}/{field}"), json!(value));
@@ -170,7 +172,7 @@ fn case_changes(case: &str) -> Vec<(String, Value)> {
     }
 }
 
-/// Normalizes the case of names, and removes empty objects and `null`.
+/// Converts keys to lower case, and removes empty objects and `null`.
 fn normalize(value: &Value) -> Value {
     const KEYS_KEPT_IF_EMPTY: [&str; 3] = ["affinity", "bridge", "pod"];
     match value {

@@ -1,5 +1,5 @@
-//! Rules of kube-scheduler: the indexes are compared with a slow reference model and with kube-scheduler's own test
-//! cases, and errors are tested.
+//! Tests Berth's implementation of kube-scheduler's rules: the indexes are compared with a slow reference model and
+//! with kube-scheduler's own test cases, and invalid rules cause errors.
 
 #![expect(
     clippy::unwrap_used,

@@ -90,15 +90,15 @@ impl Cluster {
         port: Port<'_>,
         is_v6: bool,
     ) -> bool {
-        // "traffic to and from the node where a Pod is running is always allowed, regardless of the IP address of the
-        // Pod or the node".
+        // The Kubernetes documentation: "traffic to and from the node where a Pod is running is always allowed,
+        // regardless of the IP address of the Pod or the node".
         if let Endpoint::Address(address) = other
             && pod.node.contains(address)
         {
             return true;
         }
-        // A pod that no policy of a direction selects is not isolated in that direction; otherwise the union of the
-        // rules decides.
+        // A pod that no policy of a direction selects is not isolated in that direction. Otherwise the connection must
+        // match a rule of at least one of these policies.
         let applying: Vec<&Value> = self
             .policies
             .iter()
@@ -117,7 +117,7 @@ impl Cluster {
             as_list(&policy["spec"][rules]).iter().any(|rule| {
                 let peers = as_list(&rule[peers]);
                 let ports = as_list(&rule["ports"]);
-                // An absent or empty list matches all peers or all ports.
+                // An absent or empty `from`, `to` or `ports` matches all peers or all ports.
                 (peers.is_empty()
                     || peers.iter().any(|peer| self.matches_peer(peer, policy, other, is_v6)))
                     && (ports.is_empty() || ports.iter().any(|one| matches_port(one, to, port)))
@@ -165,8 +165,8 @@ fn as_list(value: &Value) -> &[Value] {
     value.as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
-/// Returns true if a policy applies to a direction. "If no policyTypes are specified on a NetworkPolicy then by
-/// default Ingress will always be set and Egress will be set if the NetworkPolicy has any egress rules."
+/// Returns true if a policy applies to ingress or to egress. "If no policyTypes are specified on a NetworkPolicy then
+/// by default Ingress will always be set and Egress will be set if the NetworkPolicy has any egress rules."
 fn applies_to_direction(policy: &Value, direction: Direction) -> bool {
     let types = as_list(&policy["spec"]["policyTypes"]);
     let name = match direction {

@@ -1,5 +1,5 @@
-//! A cluster with two tenants, CDI, KubeVirt and dual-stack addresses. Many addresses are public, so that the
-//! policies must exclude them individually.
+//! A cluster with two tenants, CDI, KubeVirt and dual-stack addresses. Many of its addresses are public, because
+//! policies exclude all private addresses, but must exclude such a public address individually.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -16,7 +16,7 @@ use super::evaluator::{Cluster, Endpoint, Labels, Pod, labels};
 const CLOUD_CONTROLLER_MANAGER: &str = "kubevirt-cloud-controller-manager";
 const NAMESPACE_NAME_LABEL: &str = "kubernetes.io/metadata.name";
 
-/// Policies of tenant `abc`, and of another tenant.
+/// Cluster with the policies of tenant `abc` and of the other tenant, `xyz`.
 pub(crate) struct TwoTenants {
     pub(crate) cluster: Cluster,
 }
@@ -35,8 +35,8 @@ fn infra_config() -> InfraConfigSpec {
     .unwrap()
 }
 
-/// Returns facts with public addresses wherever an address may be public, because policies exclude private
-/// addresses in any case.
+/// Returns facts about the cluster with public addresses wherever an address may be public, because policies exclude
+/// all private addresses in any case.
 fn cluster_facts() -> ClusterFacts {
     let parse_all = |all: &[&str]| all.iter().map(|one| one.parse().unwrap()).collect();
     let port =
@@ -124,7 +124,8 @@ impl TwoTenants {
         Self::with_policies(policies, other)
     }
 
-    /// Creates a cluster with these policies of tenant `abc`; the other tenant has the isolation `other`.
+    /// Creates a cluster in which tenant `abc` has the policies `policies`, and the other tenant has the isolation
+    /// `other`.
     fn with_policies(policies: Vec<Value>, other: &str) -> Self {
         let name = |name: &str| (name.to_owned(), labels(&[(NAMESPACE_NAME_LABEL, name)]));
         let tenant = |id: &str| {
@@ -148,7 +149,8 @@ impl TwoTenants {
         Self { cluster: Cluster { namespaces, policies, blocks_apply_to_pods: false } }
     }
 
-    /// Returns an endpoint by its name in the table; `None` if it has no address of the family.
+    /// Returns an endpoint by its name in the table of connections; `None` if the endpoint has no address of the
+    /// family.
     pub(crate) fn endpoint(&self, name: &str, is_v6: bool) -> Option<Endpoint> {
         let importer: &[(&str, &str)] =
             &[("app", "containerized-data-importer"), ("cdi.kubevirt.io", "importer")];
@@ -170,7 +172,8 @@ impl TwoTenants {
             "VM of another tenant, labelled cdi-uploadproxy" => {
                 ("cluster-xyz", vm_labels_with(&[("cdi.kubevirt.io", "cdi-uploadproxy")]))
             }
-            // This case assumes that KubeVirt does not set the label `kubevirt.io: virt-launcher` on every launcher.
+            // A pod without the label `kubevirt.io: virt-launcher`, which KubeVirt sets on every launcher pod, in case
+            // that a release does not set it.
             "VM of another tenant, labelled virt-api" => {
                 ("cluster-xyz", vec![("kubevirt.io", "virt-api")])
             }
@@ -198,8 +201,8 @@ impl TwoTenants {
             }
             _ => return endpoint_address(name, is_v6),
         };
-        // Pods have public addresses. An `ipBlock` for the internet must exclude them, because some plugins apply the
-        // block to pods.
+        // Pods have public addresses. A rule with an `ipBlock` for the internet must exclude these addresses, because
+        // some network plugins apply an `ipBlock` to pods.
         let addresses = ["192.0.2.40", "2001:db8:244::40"];
         Some(Endpoint::Pod(Pod {
             namespace: namespace.to_owned(),

@@ -1,11 +1,11 @@
-//! Renders the examples in KKP's documents.
+//! Renders the examples in documents of KKP (Kubermatic Kubernetes Platform).
 
 use serde_json::{Value, json};
 
 use super::{DISK_POINTER, base_provider_spec, machine_deployment, render_deployment, set_value};
 
-/// Returns a MachineDeployment in the flat form of KKP's first proposal, with all fields and with the example of each
-/// preset.
+/// Returns a MachineDeployment in the flat format of KKP's first proposal, with all fields, and with the example values
+/// of the affinity presets.
 fn flat_deployment() -> Value {
     json!({
         "apiVersion": "cluster.k8s.io/v1alpha1", "kind": "MachineDeployment",
@@ -111,7 +111,8 @@ fn the_flat_form_of_the_first_proposal_is_rendered() {
     );
 }
 
-/// The sample of KKP 2.21: presets select by the label `md`, and values may be placeholders.
+/// The sample of KKP 2.21: affinity presets select pods by the label `md`, and values may be placeholders such as `<<
+/// KUBECONFIG >>`.
 #[test]
 fn presets_of_the_documents_are_rendered() {
     let affinity = |preset: &str, strength: &str, at: &str| {
@@ -142,7 +143,7 @@ fn presets_of_the_documents_are_rendered() {
     );
     set_value(&mut provider, &format!("{DISK_POINTER}/osImage"), json!("<< YOUR_IMAGE_SOURCE >>"));
     let sample = render_deployment(&machine_deployment(&provider), &[], "vm").unwrap();
-    // The notes are about the two placeholders, and about operatingSystemSpec, which is not supported.
+    // The three warnings are about the two placeholders, and about operatingSystemSpec, which is not supported.
     assert_eq!(sample.warnings.len(), 3, "{:?}", sample.warnings);
     set_value(
         &mut provider,

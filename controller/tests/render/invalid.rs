@@ -141,7 +141,7 @@ fn more_devices_than_interrupt_vectors_are_reported() {
     }
 }
 
-/// The name of a machine may have 63 characters; the names of its volumes must be DNS labels too.
+/// A machine's name may have 63 characters. The names of its volumes must still be DNS labels of at most 63 characters.
 #[test]
 fn volume_names_of_a_machine_with_a_long_name_are_dns_labels() {
     let template = "/cloudProviderSpec/virtualMachine/template";
@@ -175,7 +175,7 @@ fn volume_names_of_a_machine_with_a_long_name_are_dns_labels() {
 }
 
 proptest::proptest! {
-    /// Any JSON in place of a providerSpec is rendered, or rejected with a report, and never causes a panic.
+    /// Arbitrary JSON as providerSpec is rendered, or rejected with a report, and never causes a panic.
     #[test]
     fn any_json_is_rendered_or_rejected(seed in proptest::num::u64::ANY) {
         let mut state = seed | 1;

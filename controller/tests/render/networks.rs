@@ -1,4 +1,4 @@
-//! Interfaces of machines: Ethernet addresses of allocated addresses, and further networks.
+//! Interfaces of machines: MAC addresses for allocated IP addresses, and additional networks.
 
 use berth_kubevirt_render::machines::{InterfaceConfig, RenderOptions, RenderedMachine};
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use super::{
     render_with_options, set_value,
 };
 
-/// Returns a TenantCluster that lists a further network, and an InfraConfig that permits this network.
+/// Returns a TenantCluster that lists an additional network, and an InfraConfig that permits this network.
 fn tenant_and_infra_config() -> [Value; 2] {
     [
         json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster", "metadata": {"name": "cluster-name"},
@@ -103,7 +103,7 @@ fn further_networks_are_attached() {
     assert_eq!(render(&fields, &tenant_and_infra_config()).unwrap().machine, rendered.machine);
 }
 
-/// The condition TemplateHonored reports these warnings.
+/// The controller reports these warnings in the condition TemplateHonored.
 #[test]
 fn addresses_in_further_networks_are_reported() {
     let networks = json!([{"name": "storage/ceph", "addresses": ["10.9.0.7/24"]}]);

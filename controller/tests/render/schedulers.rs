@@ -1,8 +1,7 @@
-//! Scheduler of a machine: either the tenant or the instance type sets it, because KubeVirt rejects a VM if both
-//! the VM and its instance type set a scheduler.
+//! `schedulerName` of a machine: set in the VM (from the TenantCluster) or in the instance type, but not in both,
+//! because KubeVirt rejects a VM if both the VM and its instance type set a scheduler.
 //!
-//! The tests compare with recorded answers of KubeVirt's own code (`tests/data/kubevirt`) about the fields that an
-//! instance type and a VM must not both set.
+//! The tests derive this rule from recorded answers of KubeVirt's own code (`tests/data/kubevirt`).
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};
@@ -13,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::{base_provider_spec, data, machine_deployment, render_deployment, set_value};
 
-/// Returns whether KubeVirt rejects a field. The key of the map has two flags: true if the instance type sets the
+/// Returns whether KubeVirt rejects a VM because of a field. The key has two flags: true if the instance type sets the
 /// field, and true if the VM sets the field.
 fn recorded_rejections(field: &str) -> BTreeMap<(bool, bool), bool> {
     let (mut all, mut answers) = (BTreeMap::new(), 0);
@@ -21,7 +20,7 @@ fn recorded_rejections(field: &str) -> BTreeMap<(bool, bool), bool> {
         let file = std::fs::File::open(&path).unwrap();
         for line in BufReader::new(GzDecoder::new(file)).lines() {
             let answer: Value = serde_json::from_str(&line.unwrap()).unwrap();
-            // KubeVirt rejects the VM before it applies the instance type.
+            // At these stages, KubeVirt rejected the VM before it applied the instance type.
             let stage = answer["error"]["stage"].as_str().unwrap_or_default();
             if answer["instancetype"].is_null() || ["read", "vm-mutate"].contains(&stage) {
                 continue;
@@ -43,7 +42,8 @@ fn recorded_rejections(field: &str) -> BTreeMap<(bool, bool), bool> {
     all
 }
 
-/// Returns the shipped instance types, and two instance types of this test.
+/// Returns the instance types in `deploy/instancetypes`, and two others: without scheduler, and with a foreign
+/// scheduler.
 fn shipped_and_test_instancetypes() -> Vec<Value> {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/instancetypes");
     let mut all = Vec::new();
@@ -76,8 +76,8 @@ fn only_one_of_vm_and_instance_type_sets_the_scheduler() {
     let (mut rendered_count, mut refused) = (0, 0);
     for instancetype in shipped_and_test_instancetypes() {
         for asked in [None, Some("berth-scheduler"), Some("own")] {
-            // The controller contains the shipped instance types, so that `render -f` of a single file works
-            // without them.
+            // If the manifests do not contain the instance type, the shipped instance type of the same name applies,
+            // which is compiled into the controller.
             for is_known in [true, false] {
                 let name = instancetype["metadata"]["name"].as_str().unwrap();
                 let theirs = instancetype["spec"]["schedulerName"].as_str();

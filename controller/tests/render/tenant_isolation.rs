@@ -1,4 +1,5 @@
-//! Access of a MachineDeployment to Secrets and tenants, and to the annotations and labels of its machines' pods.
+//! Tests which Secrets and tenants a MachineDeployment may refer to, and which annotations and labels it may set on the
+//! pods of its machines.
 
 use serde_json::{Map, Value, json};
 
@@ -7,7 +8,7 @@ use super::{
     render_in_derived_namespace, set_value,
 };
 
-/// A value that only a Secret contains.
+/// A value that occurs only in a Secret.
 const CANARY: &str = "c4n4ry-7f3a: [ \"s3cret";
 
 fn tenant_cluster(name: &str, spec: Value) -> Value {
@@ -27,7 +28,7 @@ fn secret_reference(namespace: &str, name: &str) -> Value {
     json!({"secretKeyRef": {"namespace": namespace, "name": name, "key": "key"}})
 }
 
-/// Collects the paths of all values that are neither objects nor lists.
+/// Collects the paths of all values of a JSON document that are neither objects nor arrays.
 fn collect_leaves(value: &Value, path: &str, all: &mut Vec<String>) {
     match value {
         Value::Object(map) => {
@@ -42,7 +43,7 @@ fn collect_leaves(value: &Value, path: &str, all: &mut Vec<String>) {
     }
 }
 
-/// Returns a providerSpec with a value in every field that may be a reference.
+/// Returns a providerSpec with a value in every field that may refer to a Secret or ConfigMap.
 fn full_provider_spec() -> Value {
     let mut provider = base_provider_spec();
     let cloud = &mut provider["cloudProviderSpec"];
@@ -161,7 +162,7 @@ fn references_may_use_own_and_listed_namespaces() {
     {
         assert!(refused.contains(words), "{words}: {refused}");
     }
-    // The message does not reveal if the Secret exists.
+    // The message does not reveal whether the Secret exists.
     let absent = report("nowhere", &[]).unwrap_err();
     assert_eq!(absent.0, refused.replace("elsewhere", "nowhere"));
     let listed =
@@ -201,10 +202,10 @@ fn tenant_lists_the_namespaces_that_may_reference_it() {
         let listed = from("other", by, json!(["other"])).unwrap();
         assert_eq!(listed.namespace, "cluster-abc");
         assert!(listed.machine.to_string().contains("cluster-abc/tenant-abc"));
-        // A deployment in the tenant's own namespace needs no entry.
+        // A deployment in the tenant's own namespace does not have to be listed in `spec.machineNamespaces`.
         assert_eq!(from("cluster-abc", by, json!([])).unwrap().namespace, "cluster-abc");
     }
-    // The deployment is in the namespace of another tenant, with or without a TenantCluster.
+    // The deployment is in the namespace of another tenant; a TenantCluster of that tenant exists or not.
     let mut foreign = machine_deployment(&base_provider_spec());
     foreign["metadata"] = json!({"name": "web", "namespace": "cluster-thief", "annotations": {"berth.dev/tenant": "abc"}});
     for beside in [
@@ -214,8 +215,8 @@ fn tenant_lists_the_namespaces_that_may_reference_it() {
         let refused = render_in_derived_namespace(&foreign, &beside, "vm").unwrap_err();
         assert!(refused.contains("metadata.annotations[berth.dev/tenant]: `abc`"), "{refused}");
     }
-    // A tenant that is named but does not exist is an error: machines in another namespace would become orphans
-    // after the tenant is created.
+    // An annotation that names a tenant without TenantCluster is an error: otherwise the machines would be created in
+    // another namespace, and would become orphans after the TenantCluster is created.
     let refused = render_in_derived_namespace(&foreign, &[], "vm").unwrap_err();
     assert!(refused.contains("metadata.annotations[berth.dev/tenant]: `abc`"), "{refused}");
 }
@@ -260,7 +261,7 @@ fn annotations_that_act_on_pods_are_ignored_and_reported() {
         machine.machine["spec"]["dataVolumeTemplates"][0]["metadata"]["annotations"],
         json!({"cdi.kubevirt.io/storage.usePopulator": "false"})
     );
-    // The InfraConfig permits these annotations.
+    // The InfraConfig permits two of these annotations.
     let listed = infra_config(
         json!({"annotationPrefixes": ["example.com/", "hooks.kubevirt.io/hookSidecars"]}),
     );

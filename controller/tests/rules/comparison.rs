@@ -24,8 +24,8 @@ fn set_host(model: &mut ReferenceModel, cluster: &mut ClusterState, generated: G
     model.hosts.insert(generated.node.metadata.name.clone().unwrap(), generated);
 }
 
-/// Compares the answers of the indexes and of the reference model for a pod on every host. Returns the hosts on
-/// which the pod is allowed.
+/// Asserts that the indexes and the reference model return the same reasons for a pod on every host. Returns the hosts
+/// on which the pod is allowed.
 fn compare_with_model(
     model: &ReferenceModel,
     cluster: &ClusterState,
@@ -59,7 +59,7 @@ fn compare_with_model(
     allowed
 }
 
-/// Runs a sequence of random changes.
+/// Applies random changes to the indexes and to the reference model, and compares both.
 fn apply_random_changes(seed: u64, steps: u64) {
     let mut generator = RandomGenerator(seed);
     let is_flawed = generator.is_one_in(2);
@@ -118,8 +118,8 @@ fn apply_random_changes(seed: u64, steps: u64) {
                 let fields = PodFields::from_pod(&generated.pod, &generated.containers);
                 let rules = Arc::new(Rules::compile(&mut cluster, &fields).unwrap());
                 let allowed = compare_with_model(&model, &cluster, &generated, &rules);
-                // The pod may already be on any host, because a DaemonSet or a user (with nodeName) may have placed it
-                // there.
+                // If the rules allow no host, the pod is added to any host, because a DaemonSet or a user (with
+                // nodeName) may have placed the pod there.
                 let all_hosts: Vec<String> = model.hosts.keys().cloned().collect();
                 let hosts = if allowed.is_empty() { &all_hosts } else { &allowed };
                 if !hosts.is_empty() {
@@ -134,7 +134,7 @@ fn apply_random_changes(seed: u64, steps: u64) {
             }
         }
     }
-    // Rules that were compiled earlier give the same result as rules that are compiled now.
+    // Rules that were compiled before later changes are still correct.
     for (name, (_, rules)) in &ids {
         compare_with_model(&model, &cluster, &model.pods[name].0, rules);
     }
@@ -148,7 +148,7 @@ proptest! {
     }
 }
 
-/// Newly compiled rules apply to pods that existed before.
+/// Rules count pods that were added before the rules were compiled.
 #[test]
 fn new_counters_include_existing_pods() {
     let mut generator = RandomGenerator(7);

@@ -1,4 +1,4 @@
-//! Generates random hosts and pods with few different names, so that rules often match.
+//! Generates random hosts and pods with few different names and labels, so that rules often match.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use berth_kubelet_admission::pod::{Container, Pod, Resources};
 use k8s_openapi::api::core::v1;
 use serde_json::{Value, json};
 
-/// Random number generator (splitmix64) with the same numbers for the same seed.
+/// Random number generator (splitmix64). The same seed always results in the same numbers.
 pub(crate) struct RandomGenerator(pub(crate) u64);
 
 impl RandomGenerator {
@@ -18,7 +18,7 @@ impl RandomGenerator {
         (mixed ^ (mixed >> 31)) % end.max(1)
     }
 
-    /// Returns true in one of `times` cases.
+    /// Returns true with a probability of 1 in `times`.
     pub(crate) fn is_one_in(&mut self, times: u64) -> bool {
         self.next_below(times) == 0
     }
@@ -40,10 +40,10 @@ impl RandomGenerator {
 /// Options of the generator.
 #[derive(Clone, Copy)]
 pub(crate) struct GeneratorOptions {
-    /// True to use features that Kubernetes 1.20 lacks: namespaceSelector, matchLabelKeys, minDomains, inclusion
-    /// policies and sidecars. In 1.20, an empty selector does not spread pods.
+    /// True to use features that Kubernetes 1.20 lacks: namespaceSelector, matchLabelKeys, minDomains, node inclusion
+    /// policies, sidecars, and spread constraints with an empty selector.
     pub(crate) uses_current_features: bool,
-    /// True if a real API server must accept the objects, which requires runtime classes for overhead.
+    /// True if a real API server must accept the objects. Pods with an overhead then need a RuntimeClass.
     pub(crate) is_for_api_server: bool,
 }
 
@@ -120,7 +120,7 @@ pub(crate) fn random_host(generator: &mut RandomGenerator, name: &str) -> Genera
     GeneratedHost { node: serde_json::from_value(node).unwrap(), allocatable, pods_limit }
 }
 
-/// Formats values as Kubernetes writes them. A zero amount is left out, unless `include_zero` is true.
+/// Formats amounts of resources as Kubernetes quantities. Zero amounts are omitted, unless `include_zero` is true.
 fn format_amounts(resources: &Resources, include_zero: bool) -> Value {
     let mut all = json!({});
     let mut put = |name: &str, value: String, is_some: bool| {
@@ -325,13 +325,13 @@ pub(crate) fn random_pod(
     }
     let mut constraints =
         generate_several(generator, 3, |generator| random_spread_constraint(generator, options));
-    // A server accepts each topology key only once for each value of `whenUnsatisfiable`.
+    // The API server accepts each topology key only once for each value of `whenUnsatisfiable`.
     constraints
         .sort_by_key(|one| (one["topologyKey"].to_string(), one["whenUnsatisfiable"].to_string()));
     constraints.dedup_by_key(|one| (one["topologyKey"].clone(), one["whenUnsatisfiable"].clone()));
     if !options.uses_current_features {
-        // Old schedulers also count pods on hosts that are not eligible, if other hosts of the same domain are
-        // eligible.
+        // Kubernetes 1.20 also counts pods on hosts that the pod's node affinity excludes, if other hosts of the same
+        // domain are eligible. Only a pod without node affinity may have a required constraint.
         let takes_all = terms.is_empty() && node_selector == json!({});
         let is_hard = |one: &Value| one["whenUnsatisfiable"] == "DoNotSchedule";
         let hard = constraints.iter().find(|one| takes_all && is_hard(one)).cloned();

@@ -14,14 +14,14 @@ use crate::random::{GeneratedHost, GeneratedPod};
 
 type Labels = BTreeMap<String, String>;
 
-/// All objects of the model.
+/// Hosts, pods and namespaces of a cluster.
 #[derive(Default)]
 pub(crate) struct ReferenceModel {
-    /// True for the behaviour of `SchedulerBugs::negative_namespace_selectors`.
+    /// True if the model has the scheduler bug `SchedulerBugs::negative_namespace_selectors`.
     pub(crate) has_scheduler_bug: bool,
     pub(crate) namespaces: BTreeMap<String, Labels>,
     pub(crate) hosts: BTreeMap<String, GeneratedHost>,
-    /// Pods with the names of their hosts.
+    /// Pods by name, each with the name of its host.
     pub(crate) pods: BTreeMap<String, (GeneratedPod, String)>,
 }
 
@@ -136,7 +136,8 @@ impl GeneratedPod {
         required.unwrap_or_default()
     }
 
-    /// Returns the preferred terms with their weights. The weight of anti-affinity is negative.
+    /// Returns the preferred pod affinity and anti-affinity terms with their weights. Weights of anti-affinity terms
+    /// are negative.
     fn preferred_terms(&self) -> Vec<(PodAffinityTerm, i64)> {
         let affinity = self.affinity();
         let near = affinity.pod_affinity.unwrap_or_default();
@@ -157,7 +158,7 @@ impl GeneratedPod {
     }
 }
 
-/// Returns all requests by resource name.
+/// Returns the amounts of all resources by resource name.
 fn requests_by_name(resources: &Resources) -> BTreeMap<String, u64> {
     let mut all = BTreeMap::from([
         ("cpu".to_owned(), resources.cpu_millis),
@@ -170,8 +171,8 @@ fn requests_by_name(resources: &Resources) -> BTreeMap<String, u64> {
     all
 }
 
-/// Returns the effective requests of a pod. According to "Resource sharing within containers" in the documentation
-/// of sidecars, they are the maximum over time.
+/// Returns the effective requests of a pod by resource name: the maximum over time ("Resource sharing within
+/// containers" in the documentation of sidecars).
 fn effective_requests(pod: &Pod) -> BTreeMap<String, u64> {
     let mut names: BTreeSet<String> = requests_by_name(&pod.overhead).into_keys().collect();
     names.insert("hugepages-2Mi".to_owned());
@@ -199,7 +200,8 @@ impl ReferenceModel {
         self.pods.values().filter(move |(_, at)| at == host).map(|(pod, _)| pod)
     }
 
-    /// Returns true if a term of the owner selects a pod that does not exist yet.
+    /// Returns true if an affinity term of the pod `owner` selects `pod`, which is to be scheduled.
+    /// [`has_scheduler_bug`](Self::has_scheduler_bug) only has an effect here.
     fn selects_new_pod(
         &self,
         owner: &GeneratedPod,
@@ -218,7 +220,7 @@ impl ReferenceModel {
         self.selects(owner, term, pod)
     }
 
-    /// Returns true if a term of the owner selects this pod.
+    /// Returns true if an affinity term of the pod `owner` selects `pod`, which is on a host.
     fn selects(&self, owner: &GeneratedPod, term: &PodAffinityTerm, pod: &GeneratedPod) -> bool {
         let no_labels = Labels::new();
         let labels = self.namespaces.get(pod.namespace()).unwrap_or(&no_labels);
@@ -238,7 +240,7 @@ impl ReferenceModel {
             && term.mismatch_label_keys.iter().flatten().all(other)
     }
 
-    /// Returns the pods in the domain of a host; no pods if the host is in no domain.
+    /// Returns the pods in the topology domain of a host; no pods if the host lacks the label `key`.
     fn pods_in_domain<'a>(
         &'a self,
         host: &'a GeneratedHost,
@@ -342,7 +344,7 @@ impl ReferenceModel {
         None
     }
 
-    /// Returns true if a constraint counts the pods of this host.
+    /// Returns true if a spread constraint of a pod counts the pods of a host.
     fn counts_host(
         &self,
         pod: &GeneratedPod,
@@ -369,7 +371,7 @@ impl ReferenceModel {
             && constraint.match_label_keys.iter().flatten().all(same)
     }
 
-    /// Returns the pods of each domain that a constraint counts.
+    /// Returns the number of pods that a constraint counts, by topology domain.
     fn pods_by_domain(
         &self,
         pod: &GeneratedPod,
@@ -377,7 +379,7 @@ impl ReferenceModel {
         constraint: &TopologySpreadConstraint,
     ) -> BTreeMap<String, i64> {
         let mut domains = BTreeMap::new();
-        // The scheduler counts no pods for an empty selector.
+        // kube-scheduler counts no pods if the selector is empty.
         let keys = |of: &TopologySpreadConstraint| {
             of.match_label_keys.iter().flatten().any(|key| pod.labels().contains_key(key))
         };

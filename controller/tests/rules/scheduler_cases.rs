@@ -1,5 +1,5 @@
-//! Cases of kube-scheduler's own tests, with their original names: Berth's rules must give the same result as the
-//! plugins of kube-scheduler.
+//! Test cases of kube-scheduler, with their original names: Berth's rules must give the same results as the plugins of
+//! kube-scheduler.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ impl SchedulerCase {
         Self { cluster }
     }
 
-    /// Creates four hosts in two zones, as most tests of spread constraints use them.
+    /// Creates four hosts in two zones, as in most of kube-scheduler's tests of spread constraints.
     fn in_two_zones() -> Self {
         let host = |zone: &str, node: &str| json!({"zone": zone, "node": node});
         Self::new(&[
@@ -72,7 +72,8 @@ impl SchedulerCase {
         hosts.iter().fold(self, |case, host| case.with_pod(host, "", json!({"foo": ""}), json!({})))
     }
 
-    /// Asserts the reason for each host, in the order of host names; the reason is empty for a host that fits.
+    /// Asserts the reasons against a pod with these labels and this spec, one for each host in the order of host names;
+    /// the reason is empty for a host that fits.
     fn expect_reasons(mut self, labels: Value, spec: Value, expected: &[&str]) {
         let pod = parse_pod(labels, spec);
         let containers = Pod::default();
@@ -169,8 +170,8 @@ fn required_affinity_on_a_single_node_is_enforced() {
     single_host_case()
         .with_pod("machine1", "", scan.clone(), pod_affinity_spec(none.clone(), json!([others])))
         .expect_reasons(scan.clone(), json!({}), &[""]);
-    // The first pod of a group (`satisfyPodAffinity`): the selector of the pod matches the pod, and matches no
-    // other pod.
+    // The first pod of a group is allowed (`satisfyPodAffinity`): its affinity selects the pod itself, and no other
+    // pod.
     single_host_case().expect_reasons(
         scan.clone(),
         pod_affinity_spec(json!([scans("region")]), none.clone()),
@@ -201,13 +202,15 @@ fn single_spread_constraint_is_enforced() {
             spread_constraint_spec("zone", exists.clone()),
             &["", "", "", ""],
         );
-    // The same hosts with pods 3/2 ("key in matchLabelKeys is ignored when it isn't exist in pod.labels").
+    // The same hosts, with three pods in one zone and two in the other ("key in matchLabelKeys is ignored when it isn't
+    // exist in pod.labels").
     let mut ignored = spread_constraint_spec("zone", exists.clone());
     ignored["topologySpreadConstraints"][0]["matchLabelKeys"] = json!(["bar"]);
     SchedulerCase::in_two_zones()
         .with_foo_pods(&["node-a", "node-a", "node-b", "node-y", "node-y"])
         .expect_reasons(foo.clone(), ignored, &[SPREAD, SPREAD, "", ""]);
-    // Pods of other namespaces do not count: no pod of the first zone counts, and two pods of the second zone count.
+    // Pods of other namespaces do not count: the constraint counts no pod in the first zone, and two pods in the second
+    // zone.
     SchedulerCase::in_two_zones()
         .with_pod("node-a", "ns1", foo.clone(), json!({}))
         .with_pod("node-a", "ns2", foo.clone(), json!({}))
@@ -233,7 +236,7 @@ fn single_spread_constraint_is_enforced() {
     );
 }
 
-/// `countPodsMatchSelector`: an empty selector matches no pods.
+/// `countPodsMatchSelector` of podtopologyspread: an empty selector matches no pods.
 #[test]
 fn empty_selector_spreads_no_pods() {
     SchedulerCase::in_two_zones().with_foo_pods(&["node-a", "node-a", "node-a"]).expect_reasons(
@@ -243,7 +246,7 @@ fn empty_selector_spreads_no_pods() {
     );
 }
 
-/// According to the documentation of sidecars, the effective request is the maximum over time.
+/// The effective request of a pod is the maximum over time (documentation of sidecars).
 #[test]
 fn requests_of_init_containers_and_sidecars_are_combined() {
     let container = |cpu_millis, is_sidecar| Container {

@@ -14,8 +14,8 @@ use berth_kubelet_admission::{
 
 pub(crate) const GIB: u64 = 1 << 30;
 
-/// Returns a host with identical zones. The first threads of all cores have the lowest CPU numbers, followed by the
-/// second threads.
+/// Returns a host with identical zones. As on Intel hosts, the first threads of all cores have the lowest CPU numbers,
+/// followed by the second threads.
 pub(crate) fn host_spec(zones: u32, sockets: u32, cores: u32, threads: u32) -> HostSpec {
     let all = zones * cores;
     let zone = |id: u32| ZoneSpec {
@@ -73,7 +73,8 @@ pub(crate) fn container(name: &str, cpu_millis: u64, memory: u64, pages: u64) ->
     }
 }
 
-/// Returns a pod as `KubeVirt` creates it: an integer number of CPUs, huge pages, and a small amount of memory.
+/// Returns a pod with the resources of a launcher pod: an integer number of CPUs, huge pages, and a small amount of
+/// memory.
 pub(crate) fn launcher_pod(uid: &str, cpus: u64, pages: u64) -> Pod {
     Pod {
         uid: uid.to_owned(),

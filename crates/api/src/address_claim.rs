@@ -1,5 +1,5 @@
-//! AddressClaim: allocation of an IP address to an interface of a machine. The name of the object contains the network
-//! and the address, so the API server refuses a second claim of the same address.
+//! AddressClaim: allocation of an IP address to an interface of a machine. The object's name contains the network and
+//! the address, so the API server refuses a second claim for the same address.
 
 #![expect(clippy::duplicated_attributes, reason = "printcolumn(..) repeats its keys by design")]
 #![expect(
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::{MacAddress, Time};
 
 /// An address of a tenant's network that is allocated to an interface of a machine. After the machine is deleted, the
-/// claim remains for a quarantine.
+/// claim remains until its quarantine ends.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[kube(
     group = "berth.dev",
@@ -27,7 +27,7 @@ use crate::{MacAddress, Time};
     category = "berth",
     status = "AddressClaimStatus",
     derive = "PartialEq",
-    doc = "An IP address that is allocated to an interface of a machine. Its name is <network>-<address>, so each address of a network has at most one claim.",
+    doc = "An IP address that is allocated to an interface of a machine. The claim's name is <network>-<address>, so each address of a network has at most one claim.",
     printcolumn(name = "Address", type_ = "string", json_path = ".spec.address"),
     printcolumn(name = "Tenant", type_ = "string", json_path = ".spec.tenant"),
     printcolumn(name = "Machine", type_ = "string", json_path = ".spec.machine.name"),
@@ -46,13 +46,13 @@ use crate::{MacAddress, Time};
         .message("network, address and tenant cannot be changed")
 )]
 pub struct AddressClaimSpec {
-    /// Name of the tenant's network, `cluster-<tenant>`. Networks of two tenants may have the same addresses.
+    /// Name of the tenant's network, `cluster-<tenant>`. Networks of different tenants may use the same addresses.
     #[schemars(length(min = 1, max = 63))]
     pub network: String,
     /// Allocated address.
     #[schemars(with = "String", length(max = 39))]
     pub address: IpAddr,
-    /// TenantCluster of the machine.
+    /// Name of the machine's TenantCluster.
     #[schemars(length(min = 1, max = 253))]
     pub tenant: String,
     /// UID of the TenantCluster. A later TenantCluster of the same name does not own the claim.
@@ -61,7 +61,7 @@ pub struct AddressClaimSpec {
     pub tenant_uid: String,
     /// Machine to which the address is allocated.
     pub machine: ClaimingMachine,
-    /// Name of the machine's interface, as in the VirtualMachine.
+    /// Name of the machine's interface, from `spec.template.spec.domain.devices.interfaces` of the VirtualMachine.
     #[schemars(length(min = 1, max = 63))]
     pub interface: String,
     /// Ethernet address of the interface.
@@ -91,8 +91,8 @@ pub struct AddressClaimStatus {
 }
 
 impl AddressClaim {
-    /// Returns the name of the claim of an address. Names of objects cannot contain colons, so all eight groups of an
-    /// IPv6 address are written, separated by dashes.
+    /// Returns the name of the AddressClaim for an address of a network. Object names cannot contain colons, so an IPv6
+    /// address is written as eight groups that are separated by dashes.
     #[must_use]
     pub fn name_for(network: &str, address: IpAddr) -> String {
         match address {

@@ -1,4 +1,4 @@
-//! Addresses of a tenant's network, and the configuration that its machines get with them.
+//! Address pools of tenants' networks, and the network configuration that machines get with an address.
 
 use std::net::IpAddr;
 
@@ -18,17 +18,17 @@ pub struct AddressPool {
     #[schemars(with = "Option<String>", length(max = 43))]
     pub cidr: Option<IpNet>,
     /// Name of a pool in InfraConfig's `addressPools`, from which the network gets a prefix as its `cidr`. The prefix
-    /// is in `status.prefixes`. Gateway, name servers, search domains and MTU of the pool are the defaults of the
-    /// fields below.
+    /// is in `status.prefixes`. The pool's gateway, name servers, search domains and MTU are the defaults of the fields
+    /// with the same names.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63))]
     pub from_pool: Option<String>,
-    /// Addresses that machines get. Default: all host addresses of `cidr`. The gateway, name servers and next hops of
-    /// routes are never allocated.
+    /// Addresses that may be allocated to machines. Default: all host addresses of `cidr`. The gateway, name servers
+    /// and next hops of routes are never allocated.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub ranges: Vec<AddressRange>,
-    /// Addresses of `ranges` that are not allocated.
+    /// Addresses that are never allocated, although they are in `ranges`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub exclude: Vec<AddressRange>,
@@ -44,7 +44,7 @@ pub struct AddressPool {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "Vec<String>", length(max = 8), inner(length(max = 39)))]
     pub nameservers: Vec<IpAddr>,
-    /// Domains that resolvers of the machines append to names.
+    /// Search domains of the machines' resolvers, such as `example.com`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(min = 1, max = 253)))]
     pub search_domains: Vec<String>,
@@ -55,7 +55,7 @@ pub struct AddressPool {
     pub mtu: Option<u16>,
 }
 
-/// A route of machines.
+/// A static route of the machines.
 #[derive(
     JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord,
 )]
@@ -69,7 +69,7 @@ pub struct NetworkRoute {
     pub via: IpAddr,
 }
 
-/// A pool of InfraConfig from which tenants' networks get prefixes.
+/// A pool of addresses in the InfraConfig, which is divided into prefixes for tenants' networks.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct PrefixPool {
@@ -82,18 +82,18 @@ pub struct PrefixPool {
     /// Length of the prefixes that tenants get: at least that of `cidr`, and at most 30 (IPv4) or 126 (IPv6).
     #[schemars(range(min = 1, max = 126))]
     pub prefix_length: u8,
-    /// True if the prefixes are routed outside of the tenants' networks, so that no two tenants may have overlapping
-    /// prefixes. Default false: all tenants get the same prefix, the first one of the pool.
+    /// True if the prefixes are routed outside of the tenants' networks; then the prefixes of tenants never overlap.
+    /// Default false: all tenants get the same prefix, the first one of the pool.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub routed: Option<bool>,
-    /// Default gateway of the machines. Default None.
+    /// Default gateway of the machines. Default `None`: the machines get no default route over this network.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gateway: Option<PrefixGateway>,
     /// Name servers of the machines.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "Vec<String>", length(max = 8), inner(length(max = 39)))]
     pub nameservers: Vec<IpAddr>,
-    /// Domains that resolvers of the machines append to names.
+    /// Search domains of the machines' resolvers, such as `example.com`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(min = 1, max = 253)))]
     pub search_domains: Vec<String>,
@@ -116,13 +116,13 @@ pub enum PrefixGateway {
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct GrantedPrefix {
-    /// Name of the pool.
+    /// Name of the pool in InfraConfig's `addressPools`.
     #[schemars(length(min = 1, max = 63))]
     pub pool: String,
-    /// Addresses of the network in CIDR notation.
+    /// The prefix in CIDR notation.
     #[schemars(with = "String", length(max = 43))]
     pub cidr: IpNet,
-    /// Default gateway according to the pool.
+    /// Default gateway of the machines; absent if the pool specifies none.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", length(max = 39))]
     pub gateway: Option<IpAddr>,

@@ -9,7 +9,8 @@ use ipnet::IpNet;
 use crate::excerpt::excerpt;
 use crate::text::string_serde;
 
-/// A range of IP addresses of one family: `10.0.0.10-10.0.0.99`, a network `10.0.0.64/26`, or one address.
+/// A range of IP addresses of one family. Text form: `10.0.0.10-10.0.0.99`, a network such as `10.0.0.64/26`, or a
+/// single address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AddressRange {
     first: IpAddr,
@@ -30,7 +31,8 @@ string_serde!(
 pub struct ParseAddressRangeError(String);
 
 impl AddressRange {
-    /// Returns the range from `first` to `last`; `None` if they are of different families or in the wrong order.
+    /// Returns the range from `first` to `last`; `None` if these are of different families, or if `last` is lower than
+    /// `first`.
     #[must_use]
     pub fn new(first: IpAddr, last: IpAddr) -> Option<Self> {
         (first.is_ipv4() == last.is_ipv4() && first <= last).then_some(Self { first, last })
@@ -54,13 +56,13 @@ impl AddressRange {
         address.is_ipv4() == self.first.is_ipv4() && self.first <= address && address <= self.last
     }
 
-    /// Returns true if an address is in both ranges.
+    /// Returns true if the ranges have an address in common.
     #[must_use]
     pub fn overlaps(self, other: Self) -> bool {
         self.contains(other.first) || other.contains(self.first)
     }
 
-    /// Returns the addresses that are in both ranges; `None` if there is none.
+    /// Returns the range of the addresses that are in both ranges; `None` if the ranges do not overlap.
     #[must_use]
     pub fn intersection(self, other: Self) -> Option<Self> {
         Self::new(self.first.max(other.first), self.last.min(other.last))
@@ -68,7 +70,7 @@ impl AddressRange {
 }
 
 impl From<IpNet> for AddressRange {
-    /// Returns all addresses of a network, its network and broadcast addresses included.
+    /// Returns the range of all addresses of a network, including its network and broadcast addresses.
     fn from(network: IpNet) -> Self {
         Self { first: network.network(), last: network.broadcast() }
     }

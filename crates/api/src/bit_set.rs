@@ -1,9 +1,10 @@
 //! Sets of small numbers, one bit each.
 
-/// A set of numbers in ascending order. Its size in memory grows with the highest number.
+/// A set of numbers. Iteration is in ascending order. The size in memory grows with the highest number.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct BitSet {
-    /// The last word is never zero, so that derived equality is set equality.
+    /// Bits of the set, 64 in each word, lowest first. The last word is never zero, so that the derived equality
+    /// compares sets.
     words: Vec<u64>,
 }
 

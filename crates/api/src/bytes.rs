@@ -26,7 +26,8 @@ pub enum ParseBytesError {
 }
 
 impl Bytes {
-    /// Converts the kernel's `kB`, which are units of 1,024 bytes. Values that are too large saturate.
+    /// Converts an amount in units of 1,024 bytes, which the kernel calls `kB`. Saturates if the amount does not fit
+    /// into 64 bits.
     #[must_use]
     pub const fn from_kib(kib: u64) -> Self {
         Self(kib.saturating_mul(1024))
@@ -37,7 +38,7 @@ impl Bytes {
     pub fn to_human_readable(self) -> String {
         let unit = BINARY_SUFFIXES.iter().find(|(_, shift)| self.0 >> shift != 0 && *shift > 0);
         let Some((suffix, shift)) = unit else { return format!("{} B", self.0) };
-        // Tenths are computed in integers: a float would print 16 digits or need a cast.
+        // Tenths are computed with integers: a float would be printed with too many digits, or need a cast.
         let tenths = (u128::from(self.0) * 10 + (1u128 << shift) / 2) >> shift;
         if tenths.is_multiple_of(10) || tenths >= 1000 {
             format!("{} {suffix}B", (tenths + 5) / 10)
@@ -94,7 +95,7 @@ impl serde::Serialize for Bytes {
 }
 
 impl<'de> serde::Deserialize<'de> for Bytes {
-    /// Also accepts a number, as Kubernetes does (`x-kubernetes-int-or-string`).
+    /// Accepts a quantity as text or as a number, as Kubernetes does (`x-kubernetes-int-or-string`).
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(serde::Deserialize)]
         #[serde(untagged)]

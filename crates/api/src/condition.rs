@@ -1,4 +1,4 @@
-//! Conditions of an object's status, as the API conventions define them (`meta/v1.Condition`).
+//! Conditions in the status of objects, as `metav1.Condition` defines them.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ pub struct Condition {
     pub last_transition_time: Time,
     /// Human-readable message. May be empty.
     pub message: String,
-    /// `metadata.generation` that the condition was computed from.
+    /// `metadata.generation` of the object from which the condition was computed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// Machine-readable reason of the current status, in CamelCase.

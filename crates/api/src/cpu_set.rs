@@ -9,9 +9,9 @@ use crate::text::string_serde;
 
 /// A set of logical CPUs by the kernel's numbers.
 ///
-/// Text form: the kernel's CPU list (`0-3,8,16-22:2`), as `/sys/devices/system/cpu/online`, the
-/// kubelet's `reservedSystemCPUs` and cpuset cgroups write it. Rule: "List format" in cpuset(7).
-/// Printed sorted, merged and without strides, so equal sets print alike.
+/// Text form: the kernel's CPU list (`0-3,8,16-22:2`; "List format" in cpuset(7)), as in
+/// `/sys/devices/system/cpu/online`, the kubelet's `reservedSystemCPUs` and cpuset cgroups. It is printed sorted,
+/// merged and without strides, so that equal sets have the same text.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CpuSet(BitSet);
 
@@ -30,10 +30,12 @@ pub enum ParseCpuSetError {
     /// A range whose end is before its start.
     #[error("the range `{0}` ends before it starts")]
     ReversedRange(String),
-    /// A stride of zero, or a group smaller than the number of CPUs that are used from it.
-    #[error("the stride in `{0}` must be at least 1, and at least the number of used CPUs")]
+    /// The group size is 0, or smaller than the number of CPUs that are used in each group.
+    #[error(
+        "the group size in `{0}` (RANGE:GROUP or RANGE:USED/GROUP) must be at least 1, and at least USED"
+    )]
     InvalidStride(String),
-    /// A CPU number that no kernel can have.
+    /// A CPU number above [`CpuSet::MAX_CPU`].
     #[error("CPU {0} is above {max}, the highest number that Berth supports", max = CpuSet::MAX_CPU)]
     TooLarge(u64),
     /// A mask with characters other than hexadecimal digits.
@@ -42,8 +44,8 @@ pub enum ParseCpuSetError {
 }
 
 impl CpuSet {
-    /// The highest accepted CPU number. Linux on x86 supports CPU numbers up to 8,191 (`CONFIG_NR_CPUS`). The limit
-    /// prevents `0-4294967295` in a malformed file from taking half a gigabyte of memory.
+    /// Highest accepted CPU number. Linux on x86 supports CPU numbers up to 8,191 (`CONFIG_NR_CPUS`). The limit ensures
+    /// that the set for a malformed text such as `0-4294967295` does not need half a gigabyte of memory.
     pub const MAX_CPU: u32 = 65_535;
 
     /// Creates an empty set.
@@ -52,7 +54,7 @@ impl CpuSet {
         Self(BitSet::new())
     }
 
-    /// Adds a CPU. Numbers above [`Self::MAX_CPU`] are ignored, because no kernel has them.
+    /// Adds a CPU. Ignores a number above [`Self::MAX_CPU`], because no kernel has such a CPU.
     pub fn insert(&mut self, cpu: u32) {
         if cpu <= Self::MAX_CPU {
             self.0.insert(cpu);
@@ -88,7 +90,7 @@ impl CpuSet {
         self.0.iter()
     }
 
-    /// Returns the CPUs that are in either set.
+    /// Returns the CPUs that are in at least one of the two sets.
     #[must_use]
     pub fn union(&self, other: &Self) -> Self {
         Self(self.0.union(&other.0))
@@ -112,15 +114,15 @@ impl CpuSet {
         self.difference(other).is_empty()
     }
 
-    /// Returns true if the sets share a CPU.
+    /// Returns true if the sets have a CPU in common.
     #[must_use]
     pub fn intersects(&self, other: &Self) -> bool {
         self.0.intersects(&other.0)
     }
 
-    /// Returns a compact text for users: like [`fmt::Display`], with evenly spaced CPUs as a stride (`0-78:2`), which
-    /// `FromStr`, taskset and lscpu also read. The CPU numbers of zones often interleave, so a plain list would be
-    /// long.
+    /// Returns a compact text for users, in which evenly spaced CPUs are written with a stride (`0-78:2`). Without
+    /// strides, the text of a zone is long if the kernel numbers CPUs alternately by zone. `FromStr`, taskset and lscpu
+    /// also parse strides.
     #[must_use]
     pub fn to_compact_string(&self) -> String {
         let cpus: Vec<u32> = self.iter().collect();
@@ -135,7 +137,8 @@ impl CpuSet {
                     parts.push(format!("{first}-{last}"));
                     taken
                 }
-                // A few CPUs are more readable without a stride, and the second CPU may start a range.
+                // Fewer than six CPUs are more readable without a stride, and the second CPU may be the start of a
+                // range.
                 (2.., 6..) => {
                     parts.push(format!("{first}-{last}:{step}"));
                     taken
@@ -151,10 +154,10 @@ impl CpuSet {
     }
 
     /// Parses the kernel's mask format: comma-separated 32-bit words, highest first (`00000000,0000ffff`). The first
-    /// word may be short if `NR_CPUS` is not a multiple of 32.
+    /// word may have fewer than 8 digits.
     ///
     /// # Errors
-    /// If a word is not hexadecimal or the mask reaches above [`Self::MAX_CPU`].
+    /// Returns an error if a word is not hexadecimal, or if the mask contains a CPU above [`Self::MAX_CPU`].
     pub fn from_mask(text: &str) -> Result<Self, ParseCpuSetError> {
         let mut set = Self::new();
         for (word, base) in text.trim().rsplit(',').zip((0u64..).step_by(32)) {
@@ -194,7 +197,8 @@ impl CpuSet {
         if text.is_empty() { "0".to_owned() } else { text.join(",") }
     }
 
-    /// Returns one bit per CPU, lowest first, as in systemd's `AllowedCPUs` property on D-Bus (`cpu_set_to_dbus`).
+    /// Returns a bitmap with one bit per CPU, lowest first, as in systemd's `AllowedCPUs` property on D-Bus
+    /// (`cpu_set_to_dbus`).
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes: Vec<u8> =
@@ -205,7 +209,7 @@ impl CpuSet {
         bytes
     }
 
-    /// Creates a set from one bit per CPU, lowest first; bits above [`Self::MAX_CPU`] are ignored.
+    /// Creates a set from a bitmap with one bit per CPU, lowest first. Ignores bits above [`Self::MAX_CPU`].
     #[must_use]
     pub fn from_bitmap(bytes: &[u8]) -> Self {
         let bits = bytes.iter().zip((0u32..).step_by(8));
@@ -243,7 +247,8 @@ impl FromStr for CpuSet {
     }
 }
 
-/// One element of a CPU list: `used_per_group` CPUs of every `group_size` CPUs, from `first` to `last`.
+/// One element of a CPU list: the first `used_per_group` CPUs of each group of `group_size` CPUs, from `first` to
+/// `last`.
 struct Range {
     first: u32,
     last: u32,
@@ -252,7 +257,8 @@ struct Range {
 }
 
 impl Range {
-    /// Parses `N`, `A-B`, `A-B:stride` (lscpu, taskset) and `A-B:used/group` (the kernel's bitmap_parselist).
+    /// Parses `CPU`, `FIRST-LAST`, `FIRST-LAST:GROUP` (lscpu, taskset), and `FIRST-LAST:USED/GROUP` (`bitmap_parselist`
+    /// of the kernel). Without USED, one CPU of each group is used.
     fn parse(element: &str) -> Result<Self, ParseCpuSetError> {
         let parse_error = || ParseCpuSetError::InvalidElement(excerpt(element));
         let number = |text: &str| -> Result<u64, ParseCpuSetError> {
@@ -352,7 +358,7 @@ mod tests {
             ("a", "`a` is not a CPU or a range of CPUs such as 0-3"),
             (
                 "0-8:0",
-                "the stride in `0-8:0` must be at least 1, and at least the number of used CPUs",
+                "the group size in `0-8:0` (RANGE:GROUP or RANGE:USED/GROUP) must be at least 1, and at least USED",
             ),
             ("1,,2", "`` is not a CPU or a range of CPUs such as 0-3"),
             ("+1", "`+1` is not a CPU or a range of CPUs such as 0-3"),

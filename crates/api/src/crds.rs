@@ -1,4 +1,4 @@
-//! The CRDs as YAML, for `deploy/crds/` and for `berth-controller crds`.
+//! The CRDs as YAML: files in `deploy/crds/`, and output of `berth-controller crds`.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
@@ -28,8 +28,8 @@ pub fn all_crds() -> Vec<CustomResourceDefinition> {
     all.into_iter().map(adapt_integer_formats).collect()
 }
 
-/// Replaces the formats of Rust's unsigned types by `int32` or `int64` and an explicit maximum. API servers warn of
-/// other formats, and check numbers only against explicit limits.
+/// Replaces the formats of Rust's unsigned types by `int32` or `int64` with an explicit maximum. API servers emit a
+/// warning for other formats, and enforce only explicit limits.
 fn adapt_integer_formats(crd: CustomResourceDefinition) -> CustomResourceDefinition {
     fn adapt_schema(value: &mut serde_json::Value) {
         let bounds = match value.get("format").and_then(serde_json::Value::as_str) {
@@ -51,8 +51,8 @@ fn adapt_integer_formats(crd: CustomResourceDefinition) -> CustomResourceDefinit
             _ => {}
         }
     }
-    /// Removes `nullable`. No field of a status is ever null, and `kubectl explain` omits the fields of nullable
-    /// objects if the API server is older than 1.27.
+    /// Removes `nullable` from a schema. No field of a status is ever null, and `kubectl explain` omits the fields of
+    /// nullable objects if the API server is older than 1.27.
     fn forbid_null(schema: &mut serde_json::Value) {
         if let Some(schema) = schema.as_object_mut() {
             schema.remove("nullable");
@@ -74,7 +74,7 @@ fn adapt_integer_formats(crd: CustomResourceDefinition) -> CustomResourceDefinit
 /// Returns a CRD as the YAML in `deploy/crds/`.
 ///
 /// # Errors
-/// If YAML cannot represent the schema, which would be a bug in the types.
+/// Returns an error if YAML cannot represent the schema, which would be a bug in the types.
 pub fn crd_yaml(crd: &CustomResourceDefinition) -> Result<String, serde_saphyr::ser_error::Error> {
     let yaml = serde_saphyr::to_string(crd)?;
     Ok(format!("# Generated from the Rust types by `make crds`. Do not edit.\n{yaml}"))

@@ -1,8 +1,8 @@
 //! Domain names in the settings of guests.
 
 /// Returns true if the text is a domain name that resolvers and DHCP clients accept: RFC 1035, with underscores,
-/// without a final dot. No other characters are accepted, because scripts of DHCP clients use the names in shell
-/// commands, and the configuration files of network managers contain one name per line.
+/// without a final dot. Other characters are refused, because scripts of DHCP clients use domain names in shell
+/// commands, and network managers write one name per line into configuration files.
 #[must_use]
 pub fn is_domain_name(text: &str) -> bool {
     let is_label = |label: &str| {

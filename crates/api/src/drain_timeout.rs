@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::excerpt::excerpt;
 use crate::text::{parse_duration, string_serde, write_duration};
 
-/// Maximum time limit: one year, in seconds.
+/// Maximum time limit in seconds: one year.
 const MAX_SECONDS: u64 = 31_536_000;
 /// Maximum number of digits of each number in the text form.
 const MAX_DIGITS: usize = 8;
@@ -22,7 +22,7 @@ pub struct DrainTimeout {
     seconds: u64,
 }
 
-string_serde!(DrainTimeout, "A duration in hours, minutes and seconds, such as `2h`, `1h30m` or `90s`; `0` for none. At most one year.", {
+string_serde!(DrainTimeout, "A duration in hours, minutes and seconds, such as `2h`, `1h30m` or `90s`; `0` for no time limit. At most one year.", {
     "type": "string",
     "maxLength": 32,
     "pattern": "^(0|([0-9]{1,8}h)?([0-9]{1,8}m)?([0-9]{1,8}s)?)$",
@@ -37,9 +37,10 @@ string_serde!(DrainTimeout, "A duration in hours, minutes and seconds, such as `
 pub struct ParseDrainTimeoutError(String);
 
 impl DrainTimeout {
-    /// Time limit if none is specified, as in machine-controller.
+    /// Default: 2 hours, as in machine-controller.
     pub const DEFAULT: Self = Self { seconds: 7200 };
-    /// Upper bound for time limits in annotations while the upper bound in the InfraConfig is unknown.
+    /// Upper bound for time limits in annotations (1 day), as long as the controller has not read the upper bound in
+    /// the InfraConfig.
     pub const FALLBACK_LIMIT: Self = Self { seconds: 86_400 };
 
     /// Returns the time limit as a duration.

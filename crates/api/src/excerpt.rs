@@ -1,10 +1,10 @@
-//! Excerpts of faulty values for messages.
+//! Excerpts of invalid values for messages.
 
 /// Maximum number of characters of an excerpt.
 const MAX_EXCERPT_CHARS: usize = 60;
 
-/// Returns the beginning of a faulty value for a message, on one line and without control characters. Any user or
-/// program may have written the value: it may be very long, and a terminal would interpret its escape sequences.
+/// Returns the beginning of an invalid value for a message, on one line and without control characters. The value comes
+/// from a user or another program: it may be very long, and a terminal would interpret escape sequences in it.
 #[must_use]
 pub fn excerpt(value: &str) -> String {
     let mut characters = value.chars().map(|c| match c {

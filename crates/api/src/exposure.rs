@@ -33,25 +33,26 @@ pub struct LoadBalancers {
     /// Addresses that only Services in the tenant's namespace get. The pools of two tenants must not overlap.
     #[schemars(length(min = 1, max = 64))]
     pub addresses: Vec<AddressRange>,
-    /// Announcement of the addresses in the network. Default L2.
+    /// How MetalLB announces the addresses. Default L2.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advertise: Option<Advertisement>,
-    /// Links of the Nodes on which MetalLB announces the addresses. Default: all links.
+    /// Names of the network interfaces of Nodes on which MetalLB announces the addresses. Default: all interfaces.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub interfaces: Vec<LinkName>,
-    /// False if only Services with the annotation `metallb.io/address-pool` get an address. Default true.
+    /// True if MetalLB assigns an address to every Service of type LoadBalancer; false if only to Services with the
+    /// annotation `metallb.io/address-pool`. Default true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auto_assign: Option<bool>,
 }
 
-/// Announcement of load balancers' addresses.
+/// How the addresses of load balancers are announced.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Advertisement {
-    /// MetalLB answers ARP and neighbor solicitations on one Node for each address.
+    /// One Node for each address answers ARP requests and neighbor solicitations (MetalLB's L2Advertisement).
     #[default]
     L2,
-    /// Berth creates no advertisement. To be used if another advertisement exists, for example a BGPAdvertisement.
+    /// Berth creates no advertisement, because an administrator created one, for example a BGPAdvertisement.
     None,
 }
 
@@ -62,12 +63,12 @@ pub struct CloudControllerManager {
     /// Image, such as `registry.example/kubevirt-cloud-controller-manager:v0.6.0`.
     #[schemars(length(min = 1, max = 512), regex(pattern = r"^\S+$"))]
     pub image: String,
-    /// Number of pods, of which one is the leader. Default 1.
+    /// Number of pods. Only one of them, the leader, is active. Default 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 5))]
     pub replicas: Option<u32>,
-    /// True if the manager also sets the provider id and the addresses of the tenant's Nodes, and removes Nodes without
-    /// a machine. Default true.
+    /// True if the cloud controller manager also sets the provider ID and the addresses of the tenant's Nodes, and
+    /// removes Nodes without a machine. Default true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instances: Option<bool>,
 }
@@ -76,18 +77,19 @@ pub struct CloudControllerManager {
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct MachineAccess {
-    /// True if the Services forward TCP port 22. Default true.
+    /// True if the Services forward TCP port 22 (SSH) to the machines. Default true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ssh: Option<bool>,
     /// Additional TCP ports of the machines that the Services forward.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(range(min = 1)))]
     pub ports: Vec<u16>,
-    /// Type of the Services. Default NodePort: Kubernetes allocates a port on all Nodes for each port of a machine.
+    /// Type of the Services. Default NodePort: a port on all Nodes of the infra cluster is allocated for each port of a
+    /// machine.
     #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
     pub type_: Option<AccessType>,
     /// Node ports for the Services, such as `30100-30199`. A machine keeps its node ports while its Service exists.
-    /// Default: Kubernetes allocates node ports of its own range.
+    /// Default: Kubernetes allocates ports from the node port range of the infra cluster.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node_port_range: Option<NodePortRange>,
 }
@@ -95,10 +97,10 @@ pub struct MachineAccess {
 /// Type of the Services of machines.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AccessType {
-    /// A port on all Nodes.
+    /// A port on all Nodes of the infra cluster.
     #[default]
     NodePort,
-    /// An address for each machine, from `loadBalancers` if this field is set.
+    /// A load balancer's address for each machine, from `loadBalancers` if this field is set.
     LoadBalancer,
 }
 
@@ -118,7 +120,7 @@ impl MachineAccess {
     #[must_use]
     pub fn all_ports(&self) -> BTreeSet<u16> {
         let ssh = self.ssh.unwrap_or(true).then_some(SSH_PORT);
-        // API servers without schemas accept port 0.
+        // API servers without validation of schemas accept port 0.
         self.ports.iter().copied().filter(|port| *port != 0).chain(ssh).collect()
     }
 }

@@ -17,8 +17,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{MacAddress, NetworkRoute, VlanId};
 
-/// Addresses of the VMs on one host, and of the VMs that migrate to it. The object has the name of the Node. The
-/// controller writes it; the agent of the host reads it, and keeps a copy on disk.
+/// Addresses of the VMs on one host, and of the VMs that migrate to this host. The object's name is the name of the
+/// Node. The controller writes the object; the agent of the host reads it, and keeps a copy on disk.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "kube", derive(CustomResource, KubeSchema))]
 #[cfg_attr(not(feature = "kube"), derive(JsonSchema))]
@@ -32,21 +32,21 @@ use crate::{MacAddress, NetworkRoute, VlanId};
         shortname = "hleases",
         category = "berth",
         derive = "PartialEq",
-        doc = "Addresses of the VMs on one host, from which its agent answers DHCP requests. It has the name of the Node.",
+        doc = "Addresses of the VMs on one host, from which the agent of the host answers DHCP requests. The object has the name of the Node.",
         printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
     )
 )]
 #[serde(rename_all = "camelCase")]
 pub struct HostLeasesSpec {
     /// Networks of tenants that have VMs on the host.
-    // An empty list is serialized too, because an apply of an empty `spec` would not remove the networks of an earlier
-    // apply.
+    // An empty list is serialized too, because a server-side apply without the field `networks` would not remove the
+    // networks of an earlier apply.
     #[serde(default)]
     #[schemars(length(max = 4096))]
     pub networks: Vec<LeaseNetwork>,
 }
 
-/// The VMs of one tenant's network on a host.
+/// The VMs on a host that are in the network of one tenant.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct LeaseNetwork {
@@ -76,7 +76,7 @@ pub struct LeaseNetwork {
     pub leases: Vec<Lease>,
 }
 
-/// Configuration of one address family that all VMs of a network get.
+/// Configuration of one address family that all VMs of a network get with a lease.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct LeaseOptions {
@@ -95,7 +95,7 @@ pub struct LeaseOptions {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "Vec<String>", length(max = 8), inner(length(max = 39)))]
     pub nameservers: Vec<IpAddr>,
-    /// Domains that resolvers append to names.
+    /// Search domains of the VMs' resolvers, such as `example.com`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(min = 1, max = 253)))]
     pub search_domains: Vec<String>,
@@ -107,7 +107,7 @@ pub struct LeaseOptions {
 pub struct Lease {
     /// Ethernet address of the interface. Requests from other Ethernet addresses get no answer.
     pub mac: MacAddress,
-    /// Machine, as namespace/name.
+    /// Name of the machine, as `namespace/name`.
     #[schemars(length(min = 1, max = 317))]
     pub machine: String,
     /// Host name of the machine.

@@ -1,4 +1,4 @@
-//! HostProfile: desired state of the hosts that it selects, and the class of VMs that they are for.
+//! HostProfile: desired state of the hosts that the profile selects, and the class of VMs for these hosts.
 
 #![expect(clippy::duplicated_attributes, reason = "printcolumn(..) repeats its keys by design")]
 #![expect(
@@ -16,7 +16,8 @@ use crate::Condition;
 use crate::infra_node::{CpuSpec, HugepagesSpec, KsmSpec, NetworkSpec, TransparentHugepages};
 
 /// Desired state of the hosts that the profile selects. The profile with the highest priority that selects a Node
-/// applies. Profiles of the same priority that select a Node conflict, and none of them is applied to it.
+/// applies. If several profiles of the same priority select a Node, they conflict, and none of them is applied to the
+/// Node.
 #[derive(
     CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq,
 )]
@@ -29,12 +30,12 @@ use crate::infra_node::{CpuSpec, HugepagesSpec, KsmSpec, NetworkSpec, Transparen
     category = "berth",
     status = "HostProfileStatus",
     derive = "PartialEq",
-    doc = "Desired state of a kind of host, and the class of VMs that it is for.",
+    doc = "Desired state of the hosts that the profile selects, and the class of VMs that these hosts run.",
     printcolumn(
         name = "Class",
         type_ = "string",
         json_path = ".spec.class",
-        description = "Class of VMs that the hosts are for"
+        description = "Class of VMs that the hosts run"
     ),
     printcolumn(
         name = "Priority",
@@ -58,19 +59,20 @@ use crate::infra_node::{CpuSpec, HugepagesSpec, KsmSpec, NetworkSpec, Transparen
 )]
 #[serde(rename_all = "camelCase")]
 pub struct HostProfileSpec {
-    /// Labels that a Node must have. Default: all Nodes are selected.
+    /// Labels that a Node must have to be selected. Default: all Nodes are selected.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub node_selector: BTreeMap<String, String>,
-    /// Priority of the profile. The profile with the highest priority that selects a Node applies. Default 0.
+    /// Priority of the profile: of the profiles that select a Node, the one with the highest priority applies. Default
+    /// 0.
     #[serde(default)]
     pub priority: i32,
-    /// Class of VMs that the hosts are for. Default Standard.
+    /// Class of VMs that the hosts run. Default Standard.
     #[serde(default)]
     pub class: Class,
-    /// CPUs reserved for the host itself, and the enforcement of this reservation.
+    /// CPUs that are reserved for the host itself, and whether Berth confines the host's processes to these CPUs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu: Option<CpuSpec>,
-    /// Huge pages to reserve at runtime.
+    /// Huge pages to allocate at runtime.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256))]
     pub hugepages: Vec<HugepagesSpec>,
@@ -80,7 +82,7 @@ pub struct HostProfileSpec {
     /// Transparent huge page mode of the kernel.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub transparent_hugepages: Option<TransparentHugepages>,
-    /// Host networks that can carry tenants.
+    /// Host networks, which carry tenants' networks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub networks: Vec<NetworkSpec>,
@@ -119,11 +121,11 @@ pub struct HostProfileStatus {
     Ord,
 )]
 pub enum Class {
-    /// VMs with exclusive CPUs and memory. They are not placed on hosts that merge pages.
+    /// VMs with exclusive CPUs and memory. They are not placed on hosts with kernel samepage merging.
     Performance,
-    /// VMs that overcommit memory and depend on merged pages.
+    /// VMs with a memory request below the guest's memory. They need hosts with kernel samepage merging.
     Density,
-    /// Neither Performance nor Density.
+    /// All other VMs.
     #[default]
     Standard,
 }

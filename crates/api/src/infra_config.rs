@@ -45,26 +45,27 @@ use crate::{
 )]
 #[serde(rename_all = "camelCase")]
 pub struct InfraConfigSpec {
-    /// Labels of infra Nodes to copy to the Nodes of the VMs on them, in tenants with a `kubeconfigSecretRef`: keys, and
-    /// prefixes that end in `*`. Default `topology.kubernetes.io/region` and `topology.kubernetes.io/zone`; an empty list
-    /// copies no label. Labels such as `kubernetes.io/hostname`, which describe the tenant's Node itself, are not copied.
+    /// Labels that are copied from an infra Node to the Nodes of the VMs on this host, in clusters of tenants with a
+    /// `kubeconfigSecretRef`: keys, or prefixes that end in `*`. Default `topology.kubernetes.io/region` and
+    /// `topology.kubernetes.io/zone`; an empty list copies no label. Labels such as `kubernetes.io/hostname`, which
+    /// describe the tenant's Node itself, are not copied.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub replicated_node_labels: Option<Vec<String>>,
-    /// Annotations of infra Nodes to copy in the same way: keys, and prefixes that end in `*`. Default none. Annotations of
-    /// Kubernetes, KubeVirt and Berth, and values of more than 4 KiB, are not copied.
+    /// Annotations that are copied in the same way as `replicatedNodeLabels`: keys, or prefixes that end in `*`.
+    /// Default none. Annotations of Kubernetes, KubeVirt and Berth, and values of more than 4 KiB, are not copied.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(min = 1, max = 317)))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub replicated_node_annotations: Vec<String>,
-    /// Taints of infra Nodes to copy in the same way: keys, and prefixes that end in `*`. Default none. Taints such as
-    /// `node.kubernetes.io/unschedulable`, which describe the state or the role of a Node, are not copied. A copied taint
-    /// with the effect `NoExecute` evicts the tenants' pods that do not tolerate it.
+    /// Taints that are copied in the same way as `replicatedNodeLabels`: keys, or prefixes that end in `*`. Default
+    /// none. Taints such as `node.kubernetes.io/unschedulable`, which describe the state or the role of a Node, are not
+    /// copied. A copied taint with the effect `NoExecute` evicts the tenants' pods that do not tolerate it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(min = 1, max = 317)))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub replicated_node_taints: Vec<String>,
-    /// VLANs for allocation to tenants, by host network.
+    /// Pools of VLANs that are allocated to tenants, by host network.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["network".to_string()]))]
@@ -76,10 +77,11 @@ pub struct InfraConfigSpec {
     #[schemars(length(max = 64))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_string()]))]
     pub segments: Vec<Segment>,
-    /// VXLAN network identifiers for allocation to tenants, such as `10000-19999`.
+    /// VXLAN network identifiers that are allocated to tenants, such as `10000-19999`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vni_range: Option<VniRange>,
-    /// Pools from which tenants' networks get prefixes of IP addresses, with `fromPool` in their `ipv4` or `ipv6`.
+    /// Pools of IP addresses. A tenant's network that names a pool in `fromPool` of its `ipv4` or `ipv6` gets a prefix
+    /// of this pool.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_string()]))]
@@ -108,17 +110,17 @@ pub struct InfraConfigSpec {
     /// DNS settings of VMs that do not specify any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dns_config: Option<PodDNSConfig>,
-    /// NetworkPolicies for the namespace of every tenant. A NetworkPolicy that is removed from this list is deleted
-    /// from the namespaces.
+    /// NetworkPolicies for the namespace of every tenant. If an entry is removed from this list, the NetworkPolicy is
+    /// deleted from all namespaces of tenants.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_string()]))]
     pub custom_network_policies: Vec<CustomNetworkPolicy>,
-    /// Pods that answer DNS queries of the cluster, for tenants' NetworkPolicies. Default: the pods of the Services
-    /// with the label `k8s-app: kube-dns` in namespace kube-system.
+    /// Pods that answer DNS queries of the infra cluster. Tenants' NetworkPolicies permit connections to them. Default:
+    /// the pods of the Services with the label `k8s-app: kube-dns` in namespace kube-system.
     #[serde(rename = "clusterDNS", skip_serializing_if = "Option::is_none")]
     pub cluster_dns: Option<ClusterDns>,
-    /// Networks of this cluster that isolated tenants cannot reach although their addresses are public: pods, Services,
+    /// Networks of the infra cluster with public addresses that isolated tenants must not reach: pods, Services,
     /// storage, management. Private, shared and link-local addresses, Nodes and the API server are always excluded.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "Vec<String>", length(max = 64), inner(length(max = 43)))]
@@ -130,8 +132,9 @@ pub struct InfraConfigSpec {
     /// Images of VMs that specify an operating system, with or without its version, instead of an image.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub images: Option<Images>,
-    /// Storage classes of this cluster that tenants may use. Disks that do not specify a class use the default class. The
-    /// controller creates a StorageClass `kubevirt-NAME` for each in the clusters of tenants with a `kubeconfigSecretRef`.
+    /// Storage classes of this cluster that tenants may use. Disks that do not specify a class use the default class.
+    /// For each class, the controller creates a StorageClass `kubevirt-NAME` in the clusters of tenants with a
+    /// `kubeconfigSecretRef`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_string()]))]
@@ -142,9 +145,9 @@ pub struct InfraConfigSpec {
     /// Sizes of VMs that do not specify any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node_defaults: Option<NodeDefaults>,
-    /// Upper bound for the time limit for the drain of a machine that the annotation `berth.dev/node-drain-timeout` of
-    /// a MachineDeployment or of a machine may specify; a longer time limit is shortened. Default none. The drain of a
-    /// host is complete only after all its machines are drained.
+    /// Maximum time limit of the drain of a machine. A longer time limit in the annotation
+    /// `berth.dev/node-drain-timeout` of a MachineDeployment or of a machine is reduced to this maximum. Default: no
+    /// maximum. The drain of a host is complete only after all its machines are drained.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_node_drain_timeout: Option<DrainTimeout>,
     /// Maximum number of secondary disks of a VM. Default 3.
@@ -158,9 +161,9 @@ pub struct InfraConfigSpec {
     #[schemars(length(max = 256))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["namespace".to_string(), "name".to_string()]))]
     pub secret_references: Vec<SecretReference>,
-    /// Prefixes of annotations that templates of machines may set, such as `example.com/`, in addition to annotations
-    /// without a prefix and a few annotations of CDI. Annotations of KubeVirt, Multus and container runtimes change how
-    /// a pod runs: list them only for tenants that you trust like administrators.
+    /// Prefixes of the annotations that templates of machines may set, such as `example.com/`. Annotations without a
+    /// prefix and a few annotations of CDI are always permitted. Annotations of KubeVirt, Multus and container runtimes
+    /// change how a pod runs: list them only for tenants that you trust like administrators.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(min = 1, max = 317)))]
     #[x_kube(merge_strategy = ListMerge::Set)]
@@ -182,14 +185,14 @@ pub struct SecretReference {
     pub name: String,
 }
 
-/// VLANs of one host network for allocation to tenants.
+/// Pool of VLANs of one host network that are allocated to tenants.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct VlanPool {
     /// Name of the host network, as in HostProfiles.
     #[schemars(length(min = 1, max = 63))]
     pub network: String,
-    /// Ranges of VLAN ids and single VLAN ids: `100-199`, `300`.
+    /// Single VLAN IDs and ranges of VLAN IDs, such as `300` and `100-199`.
     #[schemars(length(min = 1, max = 256))]
     pub ranges: Vec<VlanRanges>,
 }
@@ -206,7 +209,7 @@ pub struct Segment {
     pub networks: Vec<String>,
 }
 
-/// Pods that answer DNS queries of the cluster.
+/// Pods that answer DNS queries of the infra cluster.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterDns {
@@ -235,7 +238,7 @@ pub struct ImageSource {
     pub ports: Vec<u16>,
 }
 
-/// Sources of images of operating systems.
+/// URLs of operating system images.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Images {
@@ -260,19 +263,20 @@ pub struct InfraStorageClass {
     /// Name of the StorageClass in this cluster.
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
-    /// True if this is the default class: of disks that do not specify a class, and in tenants' clusters.
+    /// True if this is the default class for disks of machines that do not specify a class, and for volumes in tenants'
+    /// clusters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub is_default_class: Option<bool>,
-    /// Use of the class: `kubevirt-csi-driver` for volumes in tenants' clusters only, `infra-csi-driver` for disks of
-    /// machines only. Default both.
+    /// Restricts the use of the class: `kubevirt-csi-driver` for volumes in tenants' clusters only, `infra-csi-driver`
+    /// for disks of machines only. Default: both.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub volume_provisioner: Option<VolumeProvisioner>,
-    /// Binding mode in tenants' clusters. Default: the binding mode of the class in this cluster. The binding mode of
-    /// an existing StorageClass cannot be changed.
+    /// Binding mode of the StorageClass in tenants' clusters. Default: the binding mode of the class in this cluster.
+    /// The binding mode of an existing StorageClass cannot be changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub volume_binding_mode: Option<VolumeBindingMode>,
-    /// Reclaim policy in tenants' clusters. Default Delete. The reclaim policy of an existing StorageClass cannot be
-    /// changed.
+    /// Reclaim policy of the StorageClass in tenants' clusters. Default Delete. The reclaim policy of an existing
+    /// StorageClass cannot be changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reclaim_policy: Option<ReclaimPolicy>,
     /// True if volumes in tenants' clusters can be expanded. Default: the value of the class in this cluster.
@@ -303,7 +307,7 @@ impl InfraStorageClass {
     }
 }
 
-/// Use of a storage class.
+/// Uses of a storage class, with the names of the CSI drivers.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VolumeProvisioner {
     /// Volumes in tenants' clusters.
@@ -314,12 +318,12 @@ pub enum VolumeProvisioner {
     InfraCsiDriver,
 }
 
-/// Time at which a volume is created, as in a StorageClass.
+/// Time at which a volume is created: `volumeBindingMode` of a StorageClass.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VolumeBindingMode {
-    /// When the claim is created.
+    /// When the PersistentVolumeClaim is created.
     Immediate,
-    /// When a pod uses the claim.
+    /// When a pod uses the PersistentVolumeClaim.
     WaitForFirstConsumer,
 }
 
@@ -334,13 +338,13 @@ impl VolumeBindingMode {
     }
 }
 
-/// Handling of a volume when its claim is deleted, as in a StorageClass.
+/// What happens to a volume when its PersistentVolumeClaim is deleted: `reclaimPolicy` of a StorageClass.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReclaimPolicy {
     /// The volume is deleted.
     #[default]
     Delete,
-    /// The volume stays.
+    /// The volume and its data remain.
     Retain,
 }
 
@@ -373,10 +377,10 @@ pub struct NodeDefaults {
     pub primary_disk_size: Option<Quantity>,
 }
 
-/// DNS policy of a VM's launcher pod, as in a pod's spec.
+/// DNS policy of a VM's launcher pod: `dnsPolicy` of the pod.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DnsPolicy {
-    /// Use the cluster's DNS first, also on the host's network.
+    /// Use the cluster's DNS first, even if the pod uses the host's network.
     ClusterFirstWithHostNet,
     /// Use the cluster's DNS first.
     ClusterFirst,
@@ -387,15 +391,15 @@ pub enum DnsPolicy {
 }
 
 impl InfraConfigSpec {
-    /// Returns the spread of control-plane VMs; all its fields are optional.
+    /// Returns `spec.placement.controlPlaneSpread`; if it is absent, a value whose fields are all `None`.
     #[must_use]
     pub fn control_plane_spread(&self) -> ControlPlaneSpread {
         let placement = self.placement.as_ref();
         placement.and_then(|one| one.control_plane_spread.clone()).unwrap_or_default()
     }
 
-    /// Returns true if an entry of `annotationPrefixes` has a whole domain before a `/`. The prefix `k8s` alone would
-    /// match the annotations of many domains.
+    /// Returns true if an entry of `annotationPrefixes` is a complete domain, followed by `/`. A shorter prefix such as
+    /// `k8s` would match the annotations of many domains.
     #[must_use]
     pub fn is_valid_annotation_prefix(prefix: &str) -> bool {
         prefix.split_once('/').is_some_and(|(domain, _)| domain.contains('.'))
@@ -415,7 +419,7 @@ impl DnsPolicy {
     }
 }
 
-/// Handling of a VM when its host is drained.
+/// What happens to a VM when its host is drained.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EvictionStrategy {
     /// A controller outside KubeVirt handles the eviction: the machine is replaced.
@@ -436,14 +440,15 @@ impl EvictionStrategy {
     }
 }
 
-/// Observed state of the configuration, reported by the controller.
+/// Observed state of the configuration, as reported by the controller.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct InfraConfigStatus {
     /// Generation of the spec from which this status was computed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Conditions of the configuration: Ready. If Ready is `False`, its message names the part that cannot be applied.
+    /// Conditions of the configuration. There is one condition, Ready: if it is `False`, its message names the fields
+    /// that cannot be applied.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

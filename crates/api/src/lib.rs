@@ -1,8 +1,8 @@
 //! Kubernetes objects of Berth (API group `berth.dev/v1alpha1`) and their value types.
 //!
-//! Text is parsed at the boundary: inside Berth a CPU list is a [`CpuSet`], a huge page size a [`PageSize`], a VLAN a
-//! [`VlanId`]. Strings exist only in `FromStr`, `Display` and serde. This crate has no client, no I/O and no clock, so
-//! agent, controller and tools can all share it.
+//! Text is parsed when it is read: all code uses [`CpuSet`] for a CPU list, [`PageSize`] for a huge page size and
+//! [`VlanId`] for a VLAN. Only `FromStr`, `Display` and serde convert between these types and text. This crate has no
+//! client, no I/O and no clock, so agent, controller and tools can all share it.
 
 #[cfg(feature = "kube")]
 mod address_claim;

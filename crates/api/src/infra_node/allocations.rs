@@ -18,9 +18,9 @@ pub struct Allocation {
     /// Name of the pod, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod: Option<String>,
-    /// True if the pod has a control group. False if the kubelet has not created it yet, or has removed it after the
-    /// containers ended. Absent if the pod has no control group and the kubelet does not run or was started less than a
-    /// minute ago, or if the folder of the control groups does not exist.
+    /// True if the pod has a control group. False if the kubelet has not created the control group yet, or has removed
+    /// it after the containers ended. Absent if this is unknown: no control group was found, but the kubelet does not
+    /// run, was started less than a minute ago, or uses another control group hierarchy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub has_control_group: Option<bool>,
     /// Exclusive CPUs of the pod and its containers.
@@ -38,8 +38,8 @@ pub struct Allocation {
     /// Devices of device plugins, as the kubelet's PodResources API lists them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<AllocatedDevices>,
-    /// Resources by container, with the zones of each amount. If the list is empty, only the sums are known: no
-    /// container has resources of a zone, the pod has too many containers for this list, or the agent is older than
+    /// Resources of each container, with their zones. If the list is empty, only the sums above are reported: no
+    /// container has resources with a zone, the pod has too many containers for this list, or the agent is older than
     /// this field.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
@@ -73,9 +73,10 @@ pub struct AllocatedMemory {
     /// Size of the huge pages; absent for memory that is not in huge pages.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub page_size: Option<PageSize>,
-    /// Size in bytes. The block of an init container shrinks, down to 0, when later containers reuse its memory.
+    /// Size in bytes. If later containers reuse the memory of an init container, the size of the init container's block
+    /// is reduced accordingly, down to 0.
     pub size: Bytes,
-    /// Zones that provide the memory as a group.
+    /// Zones that together provide the memory.
     #[schemars(length(max = 64))]
     pub zones: Vec<u32>,
 }

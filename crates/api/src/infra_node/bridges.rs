@@ -1,5 +1,5 @@
-//! Names of bridges on the hosts. The agent that creates the bridges and the controller that attaches VMs to them use
-//! the same rule.
+//! Names of bridges on the hosts. The agent, which creates the bridges, and the controller, which attaches VMs to them,
+//! both use this module.
 
 use super::spec::{NetworkScenario, NetworkSpec, VxlanSpec};
 use crate::{LinkName, ParseLinkNameError};
@@ -12,7 +12,7 @@ impl NetworkSpec {
     /// (`SriovVf`).
     ///
     /// # Errors
-    /// If the name is too long for a link.
+    /// Returns an error if the name has more than 15 bytes.
     pub fn tenant_bridge(&self, id: u32) -> Result<Option<LinkName>, ParseLinkNameError> {
         match self.scenario {
             NetworkScenario::VlanAwareBridge => self.shared_bridge().map(Some),
@@ -23,10 +23,11 @@ impl NetworkSpec {
         }
     }
 
-    /// Returns the bridge of all tenants (`VlanAwareBridge`). Its default name is `br-` and the network's name.
+    /// Returns the name of the bridge that all tenants share (`VlanAwareBridge`). Default: `br-` and the name of the
+    /// host network.
     ///
     /// # Errors
-    /// If the spec has no name for the bridge, and the default name is too long for a link.
+    /// Returns an error if the spec contains no name for the bridge, and the default name has more than 15 bytes.
     pub fn shared_bridge(&self) -> Result<LinkName, ParseLinkNameError> {
         self.bridge.clone().map_or_else(|| format!("br-{}", self.name).parse(), Ok)
     }
@@ -37,7 +38,7 @@ impl NetworkSpec {
         self.bridge.as_ref().map_or(DEFAULT_BRIDGE_PREFIX, LinkName::as_str)
     }
 
-    /// Returns the tunnel settings. The spec may contain them with a scenario other than Vxlan, but they then have no
+    /// Returns the tunnel settings if the scenario is Vxlan. With another scenario, the settings in the spec have no
     /// effect.
     #[must_use]
     pub fn vxlan_settings(&self) -> Option<&VxlanSpec> {

@@ -19,13 +19,13 @@ pub struct Capabilities {
     /// Processors.
     #[serde(default)]
     pub cpu: Cpu,
-    /// Hardware virtualisation.
+    /// Hardware virtualisation (KVM).
     #[serde(default)]
     pub kvm: Kvm,
     /// Memory of the whole host.
     #[serde(default)]
     pub memory: Memory,
-    /// Device isolation for passthrough.
+    /// Device isolation for passthrough (IOMMU).
     #[serde(default)]
     pub iommu: Iommu,
     /// Control groups.
@@ -45,10 +45,10 @@ pub struct Capabilities {
     /// SR-IOV physical functions of all device classes, not only of network cards.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sriov: Vec<PhysicalFunction>,
-    /// Graphics and compute accelerators.
+    /// Graphics and compute accelerators (GPUs).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<Gpu>,
-    /// Paths that contain images or volumes, with their support for O_DIRECT.
+    /// Paths that contain disk images or volumes, and whether they support O_DIRECT.
     #[serde(rename = "directIO", default, skip_serializing_if = "Vec::is_empty")]
     pub direct_io: Vec<DirectIo>,
     /// Configuration that the kubelet was started with. Absent if no kubelet is installed or if the configuration is
@@ -121,13 +121,13 @@ pub struct Cpu {
     /// Number of physical packages.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sockets: Option<u32>,
-    /// Number of physical cores. Rule: distinct sets of thread siblings, as lscpu counts.
+    /// Number of physical cores, counted as by lscpu: the number of distinct sets of thread siblings.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cores: Option<u32>,
     /// Number of logical CPUs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub threads: Option<u32>,
-    /// Number of threads of the core that has the most threads.
+    /// Number of threads per core. If this number differs between cores, the largest one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub threads_per_core: Option<u32>,
     /// Online logical CPUs.
@@ -190,7 +190,7 @@ pub struct Kvm {
         deserialize_with = "unknown_value::optional_or_default"
     )]
     pub state: Option<KvmState>,
-    /// `KVM_GET_API_VERSION`; 12 on every kernel since 2.6.22.
+    /// API version of KVM (`KVM_GET_API_VERSION`): 12 on every kernel since 2.6.22.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub api_version: Option<u32>,
     /// Maximum number of vCPUs of a VM (`KVM_CAP_MAX_VCPUS`).
@@ -199,7 +199,7 @@ pub struct Kvm {
     /// Maximum number of vCPUs of a VM that the kernel recommends (`KVM_CAP_NR_VCPUS`).
     #[serde(rename = "recommendedVCPUs", skip_serializing_if = "Option::is_none")]
     pub recommended_vcpus: Option<u32>,
-    /// Maximum vCPU id plus one (`KVM_CAP_MAX_VCPU_ID`).
+    /// Upper bound for vCPU IDs: the highest ID plus one (`KVM_CAP_MAX_VCPU_ID`).
     #[serde(rename = "maxVCPUID", skip_serializing_if = "Option::is_none")]
     pub max_vcpu_id: Option<u32>,
     /// Maximum number of memory slots of a VM (`KVM_CAP_NR_MEMSLOTS`). It limits hot-plugged memory and devices.
@@ -243,11 +243,11 @@ pub enum KvmState {
     DisabledInFirmware,
     /// The CPU supports virtualisation, but no KVM module is loaded.
     ModuleNotLoaded,
-    /// `/dev/kvm` exists, but this user has no permission to open it.
+    /// `/dev/kvm` exists, but the agent has no permission to open it.
     NoPermission,
     /// `/dev/kvm` can be opened, but a test VM cannot be created.
-    // The default stands for a state that this version does not know. Such a state is a failure: VMs must not be placed
-    // on the host.
+    // Also the value for a state that this version does not know, because VMs must not be placed on the host in this
+    // case.
     #[default]
     SmokeTestFailed,
 }
@@ -354,7 +354,7 @@ pub enum KsmOwner {
 /// The kernel's KSM advisor (`advisor_mode`).
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KsmAdvisor {
-    /// `none`: `pages_to_scan` keeps the written value.
+    /// `none`: the kernel does not change `pages_to_scan`.
     None,
     /// `scan-time`: the kernel sets `pages_to_scan`, which is then not writable.
     ScanTime,
@@ -375,7 +375,7 @@ pub struct Iommu {
     pub firmware_table: Option<String>,
 }
 
-/// Control groups.
+/// Control groups (cgroups).
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Cgroup {
@@ -387,8 +387,8 @@ pub struct Cgroup {
     pub controllers: Vec<String>,
 }
 
-/// Configuration that the running kubelet was started with: file, drop-ins, then command line. If no kubelet runs, the
-/// configuration that the next start would use.
+/// Configuration that the running kubelet was started with: merged from the configuration file, the drop-ins and the
+/// command line. If no kubelet runs, the configuration with which it would start.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Kubelet {
@@ -417,19 +417,19 @@ pub struct Kubelet {
     /// threshold of `memory.available`, as in the kubelet's `GetNodeAllocatableReservation`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allocatable_reservation: Option<Bytes>,
-    /// Start of the kubelet that the other fields describe. Absent if no kubelet runs.
+    /// Whether the running kubelet, which the other fields describe, has to be restarted. Absent if no kubelet runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub started_with: Option<KubeletStart>,
 }
 
-/// Changes of the kubelet's configuration since its start.
+/// Differences between the running kubelet's configuration and its files.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct KubeletStart {
-    /// True if the kubelet's files still contain the configuration that it was started with.
+    /// True if the kubelet's files still contain the configuration that the running kubelet was started with.
     pub current: bool,
-    /// Fields whose values in the kubelet's files have changed since its start (`reservedSystemCPUs`). The new values
-    /// take effect at its next start.
+    /// Fields (such as `reservedSystemCPUs`) whose values in the kubelet's files were changed after its start. The
+    /// kubelet uses the new values after a restart.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub pending_restart: Vec<String>,

@@ -43,13 +43,13 @@ pub struct Uplink {
         deserialize_with = "unknown_value::optional"
     )]
     pub state: Option<LinkState>,
-    /// IOMMU group of the PCI function.
+    /// Number of the PCI function's IOMMU group.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub iommu_group: Option<u32>,
-    /// Bond that the link is a port of.
+    /// Bond to which the link belongs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bond: Option<LinkName>,
-    /// Bridge that the link is a port of.
+    /// Bridge to which the link is attached.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bridge: Option<LinkName>,
     /// True if a default route uses this link (or a link stacked on it).
@@ -108,7 +108,7 @@ pub struct VirtualLink {
         deserialize_with = "unknown_value::optional"
     )]
     pub state: Option<LinkState>,
-    /// Bridge or bond that the link is a port of.
+    /// Bridge or bond to which the link belongs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub master: Option<LinkName>,
     /// Parent link of a VLAN link.

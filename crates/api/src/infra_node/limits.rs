@@ -1,5 +1,5 @@
-//! Truncation of texts and lists of the status to the limits of their schema. Otherwise the API server would reject the
-//! whole status of a host if one message is too long, such as the message of another program.
+//! Truncation of texts and lists in the status to the limits of their schema. Without truncation, the API server would
+//! reject the whole status of a host because of one long message, for example a message from another program.
 
 use super::allocations::AllocatedContainer;
 use super::status::InfraNodeStatus;
@@ -9,12 +9,12 @@ use crate::{Condition, VlanRanges};
 
 /// Maximum number of characters of a message (`maxLength`).
 const MAX_MESSAGE_CHARS: usize = 1024;
-/// Maximum number of characters of a path below `status`, or of the description of a change.
+/// Maximum number of characters of the path of a field in `status`, and of the description of a change.
 const MAX_PATH_CHARS: usize = 256;
 /// Maximum number of characters of the message of a condition, by the API conventions.
 const MAX_CONDITION_CHARS: usize = 32_768;
 
-// Maximum numbers of entries of lists (`maxItems`).
+// The following constants are the maximum numbers of entries of lists (`maxItems`).
 const MAX_UPLINKS: usize = 128;
 const MAX_LIST_ENTRIES: usize = 64;
 const MAX_PENDING_FIELDS: usize = 16;
@@ -26,19 +26,20 @@ const MAX_CONTAINERS: usize = 64;
 const MAX_MEMORY_BLOCKS: usize = 16;
 const MAX_NEIGHBOR_VLANS: usize = 128;
 
-/// Maximum number of characters of a text of an LLDP neighbour.
+/// Maximum number of characters of each text that an LLDP neighbour announces.
 const MAX_NEIGHBOR_CHARS: usize = 255;
 /// Maximum number of characters of the name of a tenant network.
 const MAX_NETWORK_NAME_CHARS: usize = 63;
-/// Maximum number of characters of a machine's namespace, a slash and the machine's name.
+/// Maximum number of characters of `NAMESPACE/NAME` of a machine: 63 + 1 + 253.
 const MAX_MACHINE_CHARS: usize = 317;
 /// Maximum number of characters of a container's name.
 const MAX_CONTAINER_NAME_CHARS: usize = 63;
-/// Maximum number of characters of a resource's name with its domain.
+/// Maximum number of characters of a resource's name with its domain (`DOMAIN/NAME`): 253 + 1 + 63.
 const MAX_RESOURCE_NAME_CHARS: usize = 317;
 
 impl InfraNodeStatus {
-    /// Truncates texts and lists to the limits of their schema. A truncated text ends in `…`.
+    /// Truncates texts and lists to the limits of their schema. A truncated text ends in `…`. A list that is too long
+    /// is removed if readers would treat a truncated list as complete.
     pub fn truncate_to_schema(&mut self) {
         for unknown in &mut self.unknown {
             truncate_chars(&mut unknown.path, MAX_PATH_CHARS);
@@ -100,7 +101,7 @@ impl InfraNodeStatus {
         capabilities.links.truncate(MAX_LIST_ENTRIES);
         let start = capabilities.kubelet.iter_mut().filter_map(|one| one.started_with.as_mut());
         start.for_each(|start| start.pending_restart.truncate(MAX_PENDING_FIELDS));
-        // Readers would treat an incomplete list of threads as complete.
+        // Placement would treat a truncated list of threads as complete.
         let has_too_many_threads = |zone: &&mut Zone| zone.threads.len() > MAX_THREAD_SETS;
         self.zones.iter_mut().filter(has_too_many_threads).for_each(|zone| zone.threads.clear());
         for zone in &mut self.zones {
@@ -109,7 +110,7 @@ impl InfraNodeStatus {
             }
             zone.reserved_hugepages.truncate(MAX_PAGE_SIZES);
         }
-        // Placement treats absent devices as unknown, but would treat an incomplete list as complete.
+        // Placement treats an empty list of devices as unknown, but would treat a truncated list as complete.
         if self.devices.len() > MAX_DEVICES {
             self.devices.clear();
         }

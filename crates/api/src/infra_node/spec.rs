@@ -1,6 +1,7 @@
 //! Desired state of a host. Users or the controller write it, and the agent applies it.
 //!
-//! Berth does not manage absent fields. If a field is removed, Berth restores the original value.
+//! Berth does not change the settings of absent fields. If a field is removed, Berth restores the setting's original
+//! value.
 
 #![cfg_attr(
     feature = "kube",
@@ -23,7 +24,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{CpuSet, LinkName, MacAddress, PageSize, PciAddress, VlanId};
 
-/// Desired state of this host. Berth does not manage absent fields.
+/// Desired state of this host. Berth does not change the settings of absent fields.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "kube", derive(CustomResource, KubeSchema))]
 #[cfg_attr(not(feature = "kube"), derive(JsonSchema))]
@@ -38,7 +39,7 @@ use crate::{CpuSet, LinkName, MacAddress, PageSize, PciAddress, VlanId};
         category = "berth",
         status = "crate::InfraNodeStatus",
         derive = "PartialEq",
-        doc = "One host of the infra cluster: its desired state and its observed state. It has the name of its Node and is owned by the Node.",
+        doc = "Desired state and observed state of one host of the infra cluster. The InfraNode has the name of the host's Node, and is owned by the Node.",
         printcolumn(
             name = "Profile",
             type_ = "string",
@@ -67,7 +68,7 @@ use crate::{CpuSet, LinkName, MacAddress, PageSize, PciAddress, VlanId};
             name = "Ready",
             type_ = "string",
             json_path = r#".status.conditions[?(@.type=="Ready")].status"#,
-            description = "True if the host matches its spec"
+            description = "True if the host is in the state that spec describes"
         ),
         printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
         printcolumn(
@@ -89,14 +90,15 @@ pub struct InfraNodeSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub profile: Option<String>,
-    /// True if Berth corrects drift. If false, Berth reports drift of settings that it has applied and does not correct
-    /// it, but still applies changes of this spec. Default true.
+    /// True if Berth corrects drift. If false, Berth only reports drift of settings that it has applied, but still
+    /// applies changes of this spec. Default true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub enforce: Option<bool>,
-    /// CPUs reserved for the host itself, and the enforcement of this reservation.
+    /// CPUs that are reserved for the host itself, and whether Berth confines the host's processes to these CPUs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu: Option<CpuSpec>,
-    /// Huge pages to reserve at runtime. Berth does not manage pools that are not listed.
+    /// Huge pages to allocate at runtime. Berth does not change the number of pages of sizes and zones that are not
+    /// listed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256))]
     pub hugepages: Vec<HugepagesSpec>,
@@ -106,12 +108,12 @@ pub struct InfraNodeSpec {
     /// Transparent huge page mode of the kernel (`/sys/kernel/mm/transparent_hugepage/enabled`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub transparent_hugepages: Option<TransparentHugepages>,
-    /// Host networks that can carry tenants.
+    /// Host networks, which carry tenants' networks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     #[cfg_attr(feature = "kube", x_kube(merge_strategy = ListMerge::Map(vec!["name".to_string()])))]
     pub networks: Vec<NetworkSpec>,
-    /// Networks of the tenant clusters on this host, each with its own layer 2 on one of `networks`.
+    /// Networks of tenant clusters on this host. Each is a separate layer 2 network on one of `networks`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 4094))]
     #[cfg_attr(feature = "kube", x_kube(merge_strategy = ListMerge::Map(vec!["name".to_string()])))]
@@ -122,10 +124,10 @@ pub struct InfraNodeSpec {
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct CpuSpec {
-    /// Cores reserved for the host, always whole physical cores with all their SMT siblings.
+    /// Cores that are reserved for the host. Only whole physical cores, with all their SMT siblings, can be reserved.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reserved: Option<ReservedCpus>,
-    /// True if Berth restricts system slices, movable interrupts and unbound workqueues to the reserved CPUs.
+    /// True if Berth confines system slices, movable interrupts and unbound workqueues to the reserved CPUs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub housekeeping: Option<bool>,
     /// How the agent handles a kubelet whose configuration does not match the reservation.
@@ -133,7 +135,8 @@ pub struct CpuSpec {
     pub kubelet: Option<KubeletMode>,
 }
 
-/// Cores reserved for the host, as a number per NUMA zone or as a list of CPUs. Exactly one field must be set.
+/// Cores that are reserved for the host: a number of cores per NUMA zone, or a list of CPUs. Exactly one field must be
+/// set.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "kube", derive(KubeSchema))]
 #[cfg_attr(not(feature = "kube"), derive(JsonSchema))]
@@ -147,7 +150,7 @@ pub struct ReservedCpus {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1024))]
     pub cores_per_zone: Option<u32>,
-    /// Logical CPUs to reserve; must be whole physical cores.
+    /// Logical CPUs to reserve. They must form whole physical cores.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpus: Option<CpuSet>,
 }
@@ -157,13 +160,13 @@ pub struct ReservedCpus {
 pub enum KubeletMode {
     /// Report the configuration that the kubelet should have.
     Advise,
-    /// Write a configuration drop-in that takes effect on a drained node.
+    /// Write a configuration drop-in, which the kubelet uses after the node was drained and the kubelet was restarted.
     Stage,
     /// Neither report nor write a configuration.
     Ignore,
 }
 
-/// Huge pages of one size, in one zone or spread over all zones that have CPUs.
+/// Huge pages of one size, in one zone or distributed over all zones that have CPUs.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct HugepagesSpec {
@@ -183,7 +186,7 @@ pub struct HugepagesSpec {
 pub struct KsmSpec {
     /// Mode of KSM.
     pub mode: KsmMode,
-    /// Number of pages to scan before ksmd sleeps. Not writable while a kernel advisor is active.
+    /// Number of pages that ksmd scans before it sleeps. Not writable while a kernel advisor is active.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000))]
     pub pages_to_scan: Option<u32>,
@@ -191,7 +194,8 @@ pub struct KsmSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 3_600_000))]
     pub sleep_millis: Option<u32>,
-    /// True if pages of different NUMA zones are merged. A change of this field unmerges all pages first.
+    /// True if identical pages in different NUMA zones are merged. To change this setting, the agent first unmerges all
+    /// pages.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub merge_across_nodes: Option<bool>,
 }
@@ -214,7 +218,7 @@ pub enum KsmMode {
 pub enum TransparentHugepages {
     /// `always`
     Always,
-    /// `madvise`: only for memory that a program has advised (`madvise(2)`)
+    /// `madvise`: only for memory for which a program requests huge pages with `madvise(2)`
     Madvise,
     /// `never`
     Never,
@@ -235,7 +239,7 @@ impl TransparentHugepages {
     }
 }
 
-/// A host network that can carry tenants.
+/// A host network, which carries tenants' networks.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "kube", derive(KubeSchema))]
 #[cfg_attr(not(feature = "kube"), derive(JsonSchema))]
@@ -250,7 +254,7 @@ pub struct NetworkSpec {
     /// Name of the host network, to which VLAN pools and tenants refer.
     #[schemars(length(min = 1, max = 63))]
     pub name: String,
-    /// Method of tenant isolation on this network.
+    /// How tenants are isolated from each other on this network.
     pub scenario: NetworkScenario,
     /// Link that connects the host to this network.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -277,20 +281,21 @@ pub struct NetworkSpec {
     pub vxlan: Option<VxlanSpec>,
 }
 
-/// Method of tenant isolation on a host network.
+/// How tenants are isolated from each other on a host network.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetworkScenario {
-    /// A dedicated uplink as a port of one VLAN-filtering bridge.
+    /// All tenants share one VLAN-filtering bridge. The uplink, which must be dedicated to Berth, is a port of the
+    /// bridge.
     VlanAwareBridge,
-    /// A VLAN link and a bridge for each tenant; the uplink itself is never enslaved.
+    /// A VLAN link on the uplink and a bridge for each tenant. The uplink itself does not become a bridge port.
     BridgePerTenant,
-    /// A VXLAN tunnel for each tenant; needs no trunk.
+    /// A VXLAN tunnel and a bridge for each tenant. The switches need no VLANs.
     Vxlan,
     /// A virtual function of the uplink for each VM.
     SriovVf,
 }
 
-/// Selector of an uplink. Exactly one of `name`, `mac` and `pciAddress` must be set.
+/// Selects an uplink. Exactly one of `name`, `mac` and `pciAddress` must be set.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "kube", derive(KubeSchema))]
 #[cfg_attr(not(feature = "kube"), derive(JsonSchema))]
@@ -300,8 +305,8 @@ pub enum NetworkScenario {
         .message("exactly one of name, mac and pciAddress must be set")
 ))]
 pub struct UplinkSelector {
-    /// True if the uplink may become a bridge port although the host's own traffic (its default route, addresses) uses
-    /// it. The change then runs as a trial: Berth reverts it if the host loses connectivity.
+    /// True if the uplink may become a bridge port although the host uses it for its own traffic (default route,
+    /// addresses). The change is then a trial: Berth reverts it if the host loses connectivity.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allow_management: Option<bool>,
     /// Name of the link.
@@ -336,7 +341,7 @@ const fn default_vxlan_port() -> u16 {
     4790
 }
 
-/// Layer 2 network of one tenant cluster on a host network.
+/// Layer 2 network of one tenant cluster, on a host network.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "kube", derive(KubeSchema))]
 #[cfg_attr(not(feature = "kube"), derive(JsonSchema))]
@@ -359,11 +364,11 @@ pub struct TenantNetworkSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 16_777_215))]
     pub vni: Option<u32>,
-    /// True if messages that VMs send as DHCP servers and IPv6 routers are dropped, because the agents of the hosts answer
-    /// the VMs. Default false.
+    /// True if the hosts drop DHCP server messages and IPv6 router advertisements from VMs. To be set if the agents
+    /// answer the VMs' requests instead. Default false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dhcp_guard: Option<bool>,
-    /// True if VMs of the tenant are placed only on hosts whose network is ready.
+    /// True if VMs of the tenant are placed only on hosts on which the tenant network is ready.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready_hosts_only: Option<bool>,
 }

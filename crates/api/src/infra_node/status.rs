@@ -1,7 +1,7 @@
 //! Observed state of a host. Only the agent of that host writes it.
 //!
-//! Facts are three-valued: a field is true, false, or absent and listed in `unknown` with the reason. No field changes
-//! while the host is idle: free memory, counters and times are metrics.
+//! A fact that cannot be determined is absent, and listed in `unknown` with the reason. No field changes while the host
+//! is idle: free memory, counters and times are exported as metrics instead.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -21,7 +21,7 @@ pub struct InfraNodeStatus {
     /// `metadata.generation` of the spec from which this status was computed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Agent that reported this status, and the host's boot from which it reported.
+    /// Version of the agent that reported this status, and ID of the host's boot at this time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<AgentStatus>,
     /// Capabilities of the host.
@@ -41,12 +41,12 @@ pub struct InfraNodeStatus {
     /// Host networks, with the counts of their tenant networks and the tenant networks that are not ready.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub networks: Vec<NetworkStatus>,
-    /// Switch ports that the uplinks of host networks are connected to, from LLDP.
+    /// Switch ports to which the uplinks of host networks are connected, according to LLDP.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub neighbors: Vec<Neighbor>,
-    /// Addresses of VMs on this host that other machines use. The VMs get no answer to their DHCP requests for these
-    /// addresses.
+    /// Addresses that are leased to VMs on this host, but used by other machines. The agent does not answer these VMs'
+    /// DHCP requests for such an address.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub address_conflicts: Vec<AddressConflictStatus>,
@@ -64,13 +64,13 @@ pub struct InfraNodeStatus {
     pub conditions: Vec<Condition>,
 }
 
-/// Agent that reported, and the host's boot from which it reported.
+/// The agent that reported the status, and the boot of the host.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentStatus {
     /// Version of `berth-agent`.
     pub version: String,
-    /// Boot id of the kernel (`/proc/sys/kernel/random/boot_id`). It changes with every boot.
+    /// ID of the host's boot (`/proc/sys/kernel/random/boot_id`). The kernel generates a new ID at every boot.
     #[serde(rename = "bootID", skip_serializing_if = "Option::is_none")]
     pub boot_id: Option<String>,
 }
@@ -91,11 +91,12 @@ pub struct NetworkStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub not_ready: Vec<TenantNetworkStatus>,
-    /// MTU of the tenant networks on this host in bytes: the smallest of the uplink (without the overhead of a tunnel)
-    /// and of the links that Berth created. Absent if it is unknown.
+    /// MTU of the tenant networks on this host in bytes: the smallest MTU of the uplink (minus the overhead of a
+    /// tunnel) and of the links that Berth created. Absent if it is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u32>,
-    /// Result of the probes in the VLANs of the network; absent for networks without VLANs on the wire.
+    /// Result of the probes that the agents exchange in the VLANs of the network; absent for networks whose uplink
+    /// carries no VLANs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trunk: Option<TrunkStatus>,
 }
@@ -124,7 +125,7 @@ pub struct TenantNetworkStatus {
 /// State of a tenant network.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TenantNetworkState {
-    /// Configured, and verified by reading it back.
+    /// Configured; reading the configuration back confirmed it.
     Ready,
     /// Being configured, or waiting for a dependency.
     #[default]
@@ -167,11 +168,11 @@ pub struct Removal {
 /// Result of a change.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ChangeResult {
-    /// Applied, and verified by reading it back.
+    /// Applied; reading the setting back confirmed it.
     Done,
     /// Applied in part; the message contains the desired and the actual number.
     Partial,
-    /// Not attempted, because a resource in use prevents it.
+    /// Not attempted, because a resource is in use.
     Blocked,
     /// Attempted, but failed.
     #[default]
@@ -210,13 +211,13 @@ pub struct UnknownFact {
     Hash,
 )]
 pub enum UnknownReason {
-    /// The fact requires a running machine, but a captured tree was read.
+    /// The fact can only be read on a running machine, but the agent reads a captured file tree (`--root`).
     CapturedTree,
     /// The container's device cgroup forbids the device.
     DeviceCgroup,
     /// The file exists, but this user has no permission to read or open it.
     NoPermission,
-    /// The kernel or the captured tree has no such file.
+    /// The kernel or the captured file tree has no such file.
     NotFound,
     /// The file exists, but its content is malformed.
     Malformed,

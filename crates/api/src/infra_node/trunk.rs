@@ -6,21 +6,21 @@ use serde::{Deserialize, Serialize};
 use super::unknown_value;
 use crate::{LinkName, VlanRanges};
 
-/// Result of the probes that agents exchange in the VLANs of a host network.
+/// Result of the probes that the agents of all hosts exchange in the VLANs of a host network.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct TrunkStatus {
     /// State of the trunk.
     #[serde(deserialize_with = "unknown_value::or_default")]
     pub state: TrunkState,
-    /// VLANs in which the probes of at least one other host that carries the VLAN do not arrive.
+    /// VLANs in which no probes arrive from at least one other host that carries the VLAN.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vlans: Option<VlanRanges>,
-    /// Nodes whose probes do not arrive in these VLANs.
+    /// Nodes whose probes do not arrive in the VLANs of the field `vlans`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub from: Vec<String>,
-    /// VLANs of this host in which no probe of another host arrives.
+    /// VLANs in which no probe arrives from any other host, so that the trunk is unverified for these VLANs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unverified: Option<VlanRanges>,
     /// Reason why the state is unknown.
@@ -30,7 +30,7 @@ pub struct TrunkStatus {
         deserialize_with = "unknown_value::optional"
     )]
     pub reason: Option<TrunkUnknownReason>,
-    /// Details of the reason, or observations such as frames that arrive in another VLAN.
+    /// Details of `reason`, or observations such as frames that arrive in another VLAN.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub message: Option<String>,
@@ -39,11 +39,12 @@ pub struct TrunkStatus {
 /// State of the trunk of a host network.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TrunkState {
-    /// In every VLAN, probes arrive from every other host that carries the VLAN, and from at least one host.
+    /// In every VLAN, probes arrive from at least one other host, and from all other hosts that carry the VLAN.
     Verified,
-    /// Probes of another host do not arrive in some of its VLANs, although they arrive in other VLANs.
+    /// In some VLANs, no probes arrive from another host that carries these VLANs, although its probes arrive in other
+    /// VLANs.
     Missing,
-    /// In all or some VLANs no probe of another host arrives, or the agent cannot send or receive probes.
+    /// In some or all VLANs, no probe arrives from any other host; or the agent cannot send or receive probes.
     #[default]
     Unknown,
 }
@@ -51,7 +52,7 @@ pub enum TrunkState {
 /// Reason why the state of a trunk is unknown.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TrunkUnknownReason {
-    /// The agent has no valid key.
+    /// The agent has no valid key for the authentication of probes.
     NoKey,
     /// No probe of another host arrives in any VLAN of the network.
     NoPeers,
@@ -61,7 +62,7 @@ pub enum TrunkUnknownReason {
     VlansWithoutPeers,
 }
 
-/// A switch port that an uplink is connected to, as the switch announces it with LLDP.
+/// A switch port to which an uplink is connected, as the switch announces it with LLDP.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(rename_all = "camelCase")]
 pub struct Neighbor {

@@ -1,5 +1,5 @@
-//! Deserializes enum values that a newer agent has written and that this version does not know. Without this module,
-//! one unknown value would make the whole InfraNode malformed until the controller is upgraded.
+//! Deserializes enum values that a newer agent has written and that this version does not know. Otherwise the
+//! controller could not parse the whole InfraNode because of one unknown value, until the controller is upgraded.
 //!
 //! Only fields of the status use this module. An unknown value in a spec must stay an error.
 
@@ -17,8 +17,8 @@ where
     Ok(text.and_then(|text| parse(&text)))
 }
 
-/// Deserializes an optional value for which an absent value and an unknown value have different effects. An absent
-/// value becomes `None`, an unknown value the default.
+/// Deserializes an optional value. An absent value becomes `None`; an unknown value becomes the default, because the
+/// two have different effects.
 pub(super) fn optional_or_default<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,
@@ -88,7 +88,7 @@ mod tests {
         let trunk = network.trunk.as_ref().unwrap();
         assert_eq!((trunk.state, trunk.reason), (TrunkState::Unknown, None));
         assert_eq!(trunk.message.as_deref(), Some("why"));
-        // An unknown value never counts as a success.
+        // An unknown value never means that VMs can run.
         assert_eq!(capabilities.kvm.state, Some(KvmState::SmokeTestFailed));
         assert_eq!(network.not_ready[0].state, TenantNetworkState::Pending);
         assert_eq!(status.changes[0].result, ChangeResult::Failed);

@@ -9,7 +9,7 @@ use crate::{Bytes, CpuSet, PageSize};
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Zone {
-    /// Number of the node in the kernel. Numbers may have gaps.
+    /// Number of the NUMA node in the kernel. Numbers may have gaps.
     pub id: u32,
     /// Online CPUs of the zone; empty for a zone that has only memory.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -20,13 +20,14 @@ pub struct Zone {
     /// Physical package of all CPUs of the zone, by the firmware's number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub socket: Option<u32>,
-    /// CPUs of the zone by thread: the first threads of all cores, then the second threads. Siblings have the same
-    /// position in each set. Empty if the cores do not all have the same number of threads.
+    /// CPUs of the zone by thread: the first set contains the first thread of each core, the second set the second
+    /// thread. The threads of a core have the same position in each set. Empty if the cores do not all have the same
+    /// number of threads.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     pub threads: Vec<CpuSet>,
-    /// CPUs of the zone by last-level cache: the CPUs of each set share one cache. Empty if one cache serves all CPUs
-    /// of the zone, or if the caches are not known.
+    /// CPUs of the zone by last-level cache: the CPUs of each set share one cache. Empty if all CPUs of the zone share
+    /// one cache, or if the caches are unknown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 128))]
     pub caches: Vec<CpuSet>,
@@ -46,13 +47,14 @@ pub struct Zone {
     /// CPUs that the kubelet reserves for the system (`reservedSystemCPUs`).
     #[serde(rename = "reservedCPUs", skip_serializing_if = "Option::is_none")]
     pub reserved_cpus: Option<CpuSet>,
-    /// CPUs that the kubelet's static CPU manager may allocate exclusively, in use or not.
+    /// CPUs that the kubelet's static CPU manager may allocate exclusively, including the CPUs that are already
+    /// allocated.
     #[serde(rename = "pinnableCPUs", skip_serializing_if = "Option::is_none")]
     pub pinnable_cpus: Option<CpuSet>,
     /// CPUs that are currently allocated exclusively to a container.
     #[serde(rename = "pinnedCPUs", skip_serializing_if = "Option::is_none")]
     pub pinned_cpus: Option<CpuSet>,
-    /// Access cost to every zone, in the firmware's unit (10 is local).
+    /// Relative memory access cost from this zone to every zone, according to the firmware.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub distances: Vec<ZoneDistance>,
 }
@@ -67,13 +69,13 @@ pub struct ReservedHugepages {
     pub count: u64,
 }
 
-/// Access cost from one zone to another (ACPI SLIT).
+/// Relative memory access cost from one zone to another (ACPI SLIT).
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct ZoneDistance {
     /// Zone whose memory is accessed.
     pub zone: u32,
-    /// Relative cost; 10 is local, 255 unreachable.
+    /// Relative cost: 10 for local memory, 255 for unreachable memory.
     pub distance: u32,
 }
 
@@ -83,15 +85,16 @@ pub struct ZoneDistance {
 pub struct HugepagePool {
     /// Page size.
     pub size: PageSize,
-    /// Pages in the pool, surplus included (`nr_hugepages`).
+    /// Number of pages in the pool, including surplus pages (`nr_hugepages`).
     pub total: u64,
-    /// Pages not in use (`free_hugepages`).
+    /// Number of pages that are not in use (`free_hugepages`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub free: Option<u64>,
-    /// Pages beyond the persistent pool, which are released when freed (`surplus_hugepages`).
+    /// Number of pages beyond the persistent pool (`surplus_hugepages`). The kernel removes such a page from the pool
+    /// when a program frees it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub surplus: Option<u64>,
-    /// Pages reserved but not yet faulted in (`resv_hugepages`); known for the whole host only.
+    /// Number of pages that are reserved, but not yet faulted in (`resv_hugepages`). Known only for the whole host.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reserved: Option<u64>,
 }
