@@ -21,7 +21,7 @@ string_serde!(LinkName, "The name of a network link, at most 15 bytes.", {
 
 /// Error when parsing a link name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a link name: 1 to 15 bytes, no `/`, `:` or white space")]
+#[error("`{0}` is not a link name: it must have 1 to 15 bytes, without `/`, `:` and white space")]
 pub struct ParseLinkNameError(String);
 
 impl LinkName {

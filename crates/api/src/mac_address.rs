@@ -6,7 +6,7 @@ use std::str::FromStr;
 use crate::excerpt::excerpt;
 use crate::text::string_serde;
 
-/// A 48-bit Ethernet address, printed in lower case with colons as `ip link` does.
+/// A 48-bit Ethernet address. It is printed in lower case with colons, as by `ip link`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MacAddress(pub [u8; 6]);
 

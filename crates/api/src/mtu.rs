@@ -6,31 +6,30 @@
 
 use std::net::IpAddr;
 
-/// Smallest MTU of a host network: every host accepts IPv4 packets of this length (RFC 791).
+/// Minimum MTU of a host network without IPv6: every host accepts IPv4 packets of this length (RFC 791).
 pub const MIN_MTU: u32 = 576;
-/// Smallest MTU of a network with IPv6 (RFC 8200, section 5). The kernel has no IPv6 settings for links with a smaller
-/// MTU.
+/// Minimum MTU of a network with IPv6 (RFC 8200, section 5). The kernel disables IPv6 on links with a smaller MTU.
 pub const MIN_IPV6_MTU: u32 = 1280;
 /// MTU of Ethernet without jumbo frames.
 pub const ETHERNET_MTU: u32 = 1500;
 
-/// Returns the bytes that VXLAN (RFC 7348) adds to a packet: the headers of Ethernet (14), VXLAN (8), UDP (8) and IP
-/// (20 or 40). `local_address` is the address of this host's end of the tunnel.
+/// Returns the number of bytes that VXLAN (RFC 7348) adds to a packet: 14 for the inner Ethernet header, 8 for VXLAN, 8
+/// for UDP, and 20 for IPv4 or 40 for IPv6. `local_address` is the address of the local tunnel endpoint.
 #[must_use]
 pub const fn vxlan_overhead(local_address: IpAddr) -> u32 {
     if local_address.is_ipv4() { 50 } else { 70 }
 }
 
-/// Returns the MTU of VXLAN tunnels on a link with the MTU `link_mtu`. `local_address` is the address of this host's
-/// end of the tunnels.
+/// Returns the MTU of VXLAN tunnels on a link with the MTU `link_mtu`. `local_address` is the address of the local
+/// tunnel endpoint.
 #[must_use]
 pub const fn vxlan_mtu(link_mtu: u32, local_address: IpAddr) -> u32 {
     link_mtu.saturating_sub(vxlan_overhead(local_address))
 }
 
-/// Returns the MTU that machines get: `pool_mtu`, the MTU of their address pools, or else `network_mtu`, the MTU of
-/// their network. Without `pool_mtu`, returns `None` if `network_mtu` is unknown or below the minimum, which is
-/// [`MIN_IPV6_MTU`] with IPv6 and [`MIN_MTU`] without.
+/// Returns the MTU of machines: `pool_mtu` (the MTU of their address pools) if it is set, otherwise `network_mtu` (the
+/// MTU of their network). Returns `None` if `pool_mtu` is not set, and `network_mtu` is unknown or less than
+/// [`MIN_IPV6_MTU`] (with IPv6) or [`MIN_MTU`] (without IPv6).
 #[must_use]
 pub fn machine_mtu(pool_mtu: Option<u16>, network_mtu: Option<u32>, has_ipv6: bool) -> Option<u16> {
     let min = if has_ipv6 { MIN_IPV6_MTU } else { MIN_MTU };

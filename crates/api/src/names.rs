@@ -1,18 +1,19 @@
-//! Names that Berth uses on hosts and in the cluster.
+//! Names of Kubernetes objects, labels, annotations, conditions and field managers of Berth, and of links on hosts.
 
-/// Group and version (`apiVersion`) of Berth's objects.
+/// API group and version (`apiVersion`) of Berth's objects.
 pub const API_VERSION: &str = "berth.dev/v1alpha1";
-/// Prefix of the alias of every link that Berth created. Berth never changes links without it.
+/// Prefix of the alias (`ip link set alias`) of every link that Berth created. Berth never changes links without this
+/// prefix.
 pub const LINK_ALIAS_PREFIX: &str = "berth:";
-/// Scheduler (`spec.schedulerName`) of the pods that Berth places on hosts.
+/// Scheduler name (`spec.schedulerName`) of the pods for which Berth selects a host.
 pub const SCHEDULER_NAME: &str = "berth-scheduler";
 /// Field manager of the agent.
 pub const AGENT_FIELD_MANAGER: &str = "berth-agent";
 /// Field manager of the controller.
 pub const CONTROLLER_FIELD_MANAGER: &str = "berth-controller";
-/// Field manager of the network, the hosts and the objects in the status of a TenantCluster. The number of machines has
-/// another field manager. Server-side apply removes fields that a manager no longer sends, so each writer of the status
-/// has its own field manager.
+/// Field manager of the fields in the status of a TenantCluster about the network, the hosts and the objects.
+/// Server-side apply removes fields that a manager no longer sends, so each part of the controller that writes the
+/// status has its own field manager.
 pub const TENANTS_FIELD_MANAGER: &str = "berth-controller-tenants";
 /// Field manager of the conditions of a TenantCluster about the connection to the tenant's API server.
 pub const TENANT_ACCESS_FIELD_MANAGER: &str = "berth-controller-access";
@@ -29,114 +30,123 @@ pub const MALFORMED_FIELD_MANAGER: &str = "berth-controller-malformed";
 pub const FINALIZER: &str = "berth.dev/cleanup";
 /// Name of the InfraConfig.
 pub const INFRA_CONFIG: &str = "default";
-/// Label, and its value, of every object that Berth creates for tenants. Berth never deletes objects without it.
+/// Key and value of the label of every object that Berth creates for tenants. Berth never deletes objects without this
+/// label.
 pub const MANAGED_BY_LABEL: (&str, &str) = ("app.kubernetes.io/managed-by", "berth");
-/// Label of a tenant's namespace and of the objects in it. Its value is the tenant's id. Also an annotation of a
-/// MachineDeployment outside that namespace.
+/// Label of a tenant's namespace and of the objects in this namespace: the tenant's ID. Also an annotation of
+/// MachineDeployments in other namespaces.
 pub const TENANT_LABEL: &str = "berth.dev/tenant";
-/// Label of a NetworkPolicy from a list of custom policies. Its value is the source: `infra-config` or `tenant`.
+/// Label of a NetworkPolicy from a list of custom policies: the source, `infra-config` (InfraConfig) or `tenant`
+/// (TenantCluster).
 pub const CUSTOM_POLICY_LABEL: &str = "berth.dev/custom-network-policy";
-/// Field manager of the status of objects that the controller also applies. API servers before 1.22 treat spec and
-/// status as one set of fields, so with a single manager each apply of the spec would remove the fields of the status,
-/// and each apply of the status the fields of the spec.
+/// Field manager of the status of objects that the controller also applies. API servers before 1.22 do not separate the
+/// managed fields of spec and status, so with a single manager an apply of the spec would remove the fields of the
+/// status, and vice versa.
 pub const CONTROLLER_STATUS_FIELD_MANAGER: &str = "berth-controller-status";
-/// Prefix of the names of a tenant's namespace and network; the rest is the tenant's id.
+/// Prefix of the names of a tenant's namespace and network, which consist of this prefix and the tenant's ID.
 pub const TENANT_PREFIX: &str = "cluster-";
-/// Label of a Node, set by the controller: the class of VMs that the host is for. Agents cannot write it, so that a
-/// stolen agent credential cannot attract VMs to a host.
+/// Label of a Node, set by the controller: the class of VMs that the host runs. Agents cannot write this label, so that
+/// an attacker with an agent's credential cannot attract VMs to a host.
 pub const CLASS_LABEL: &str = "berth.dev/class";
-/// Label of a Node, set by the controller: the HostProfile that defines its desired state.
+/// Label of a Node, set by the controller: the HostProfile that applies to the host.
 pub const PROFILE_LABEL: &str = "berth.dev/profile";
-/// Key of a taint that an administrator may add to hosts reserved for VMs. VMs that Berth assigns tolerate it.
+/// Key of a taint that an administrator may add to hosts that are reserved for VMs. VMs whose hosts Berth selects
+/// tolerate this taint.
 pub const VM_NODE_TAINT: &str = "berth.dev/vms";
-/// Annotation of a Node, or a label on API servers before 1.21. Its value changes whenever the Node has capacity again
-/// for a pending pod, because kube-scheduler retries pending pods when a Node changes.
+/// Annotation of a Node, or a label on API servers before 1.21. The controller changes its value when a pending pod
+/// fits on the host again, because kube-scheduler retries pending pods when a Node changes.
 pub const CAPACITY_GENERATION_ANNOTATION: &str = "berth.dev/capacity-generation";
-/// Prefix of a tenant network's name, `cluster-<id>`, in the name of a resource that only the assignment engine knows:
-/// a host has it if the network is ready there.
+/// Prefix of the name of a virtual resource, followed by the name of a tenant network (`cluster-<id>`). Only the
+/// placement engine knows these resources: a host has the resource if the tenant network is ready on the host.
 pub const READY_NETWORK_PREFIX: &str = "network.berth.dev/";
-/// Annotation of a NetworkAttachmentDefinition: the resource with [`READY_NETWORK_PREFIX`] that its VMs require.
+/// Annotation of a NetworkAttachmentDefinition: the virtual resource (see [`READY_NETWORK_PREFIX`]) that VMs in the
+/// network require.
 pub const READY_NETWORK_ANNOTATION: &str = "berth.dev/ready-network";
-/// Annotation of an InfraNode that an agent created because none existed. Until a user writes its spec, it has no
-/// desired state, so Berth restores nothing.
+/// Annotation of an InfraNode that the agent created because the host had none. As long as no user has written the
+/// spec, the empty spec does not mean that the agent should restore original values.
 pub const CREATED_BY_ANNOTATION: &str = "berth.dev/created-by";
-/// Annotation of a tenant's Node: the taints that the controller has copied from the Node's host, as `KEY=VALUE:EFFECT`,
-/// separated by commas. Other taints of the Node belong to other managers.
+/// Annotation of a tenant's Node: the taints that the controller has copied from the infra Node of the machine's host,
+/// as comma-separated `KEY=VALUE:EFFECT`. The controller does not change other taints.
 pub const REPLICATED_TAINTS_ANNOTATION: &str = "berth.dev/replicated-taints";
-/// Prefix of the Node conditions that the agent writes; the rest is the condition's type in the InfraNode.
+/// Prefix of the types of the Node conditions that the agent writes, followed by the type of the condition in the
+/// InfraNode.
 pub const NODE_CONDITION_PREFIX: &str = "berth.dev/";
 
-/// Annotation of a MachineDeployment: the Secret with its machines' user data.
+/// Annotation of a MachineDeployment: the Secret that contains the user data of its machines.
 pub const USER_DATA_SECRET_ANNOTATION: &str = "berth.dev/user-data-secret";
-/// Annotation of the template of a MachineDeployment: addresses of its machines, separated by commas. Also an
-/// annotation of each AddressClaim that was chosen from such a list.
+/// Annotation of the template of a MachineDeployment: IP addresses for its machines, separated by commas. Also an
+/// annotation of each AddressClaim whose address comes from this list.
 pub const ADDRESSES_ANNOTATION: &str = "berth.dev/addresses";
-/// Annotation of a VirtualMachine: the addresses that its interface in the tenant's network had at its creation,
+/// Annotation of a VirtualMachine: the IP addresses of its interface in the tenant's network when it was created,
 /// separated by commas. If a user deletes the AddressClaims, the controller recreates them from this annotation.
 pub const CLAIMED_ADDRESSES_ANNOTATION: &str = "berth.dev/claimed-addresses";
 /// Label of a VirtualMachine and of its pods: the role of the machine in the tenant's cluster, [`CONTROL_PLANE_ROLE`]
-/// or [`WORKER_ROLE`]. machine-controller and Cluster API's provider for KubeVirt also set this label.
+/// or [`WORKER_ROLE`]. Other controllers (machine-controller, Cluster API Provider KubeVirt) also set this label.
 pub const ROLE_LABEL: &str = "cluster.x-k8s.io/role";
 /// Value of [`ROLE_LABEL`] of a machine that runs the control plane of a tenant's cluster.
 pub const CONTROL_PLANE_ROLE: &str = "control-plane";
 /// Value of [`ROLE_LABEL`] of a machine that does not run a control plane.
 pub const WORKER_ROLE: &str = "worker";
-/// Annotation of a VirtualMachine: the hash of the template that it was created from.
+/// Annotation of a VirtualMachine: the hash of the MachineDeployment's template from which it was created.
 pub const REVISION_ANNOTATION: &str = "berth.dev/revision";
-/// Annotation of a VirtualMachine: the UID of its MachineDeployment. An owner reference cannot cross namespaces.
+/// Annotation of a VirtualMachine: the UID of its MachineDeployment, which may be in another namespace, so that an
+/// owner reference is not possible.
 pub const MACHINE_DEPLOYMENT_UID_ANNOTATION: &str = "berth.dev/machine-deployment-uid";
-/// Annotation of a VirtualMachine that Berth removes: the reason of the removal. A machine with this mark is drained in
-/// the tenant's cluster before it is deleted.
+/// Annotation of a VirtualMachine that Berth removes (removal mark): the reason of the removal. A machine with this
+/// mark is drained in the tenant's cluster before it is deleted.
 pub const REMOVAL_ANNOTATION: &str = "berth.dev/removal";
 /// Value of [`REMOVAL_ANNOTATION`] for a machine whose host is lost.
 pub const HOST_LOST_REMOVAL: &str = "HostLost";
-/// Annotation of a VirtualMachine that Berth removes: the time of the mark, in RFC 3339. The time limit of the drain
-/// begins at this time.
+/// Annotation of a VirtualMachine that Berth removes: the time at which [`REMOVAL_ANNOTATION`] was set, in RFC 3339.
+/// The time limit of the drain starts at this time.
 pub const REMOVAL_SINCE_ANNOTATION: &str = "berth.dev/removal-since";
 /// Annotation of a VirtualMachine that Berth removes because its host was lost: the time, in RFC 3339, at which the
-/// time limit of the drain started again because the host was back.
+/// host was back. The time limit of the drain starts again at this time.
 pub const HOST_RETURNED_ANNOTATION: &str = "berth.dev/host-returned";
-/// Annotation of a VirtualMachine that Berth removes because its host was lost: the time, in RFC 3339, at which the host
-/// was lost again after a return. The time limit of the drain stops at this time, and continues when the host is back.
+/// Annotation of a VirtualMachine that Berth removes because its host was lost: the time, in RFC 3339, at which the
+/// host was lost again after it was back. The time limit of the drain is suspended from this time until the host is
+/// back.
 pub const HOST_LOST_AGAIN_ANNOTATION: &str = "berth.dev/host-lost-again";
 /// Annotation of a VirtualMachine that Berth removes: the name of its Node in the tenant's cluster, if it differs from
-/// the name of the machine. After another controller has deleted the Node, its VolumeAttachments are found by this
-/// name.
+/// the name of the machine. The VolumeAttachments of the Node are found by this name, even after another controller has
+/// deleted the Node.
 pub const REMOVAL_NODE_ANNOTATION: &str = "berth.dev/removal-node";
-/// Annotation of a VirtualMachine: the reason of the removal for which Berth has begun to delete the Node of the
-/// machine. From then on, the removal cannot be cancelled.
+/// Annotation of a VirtualMachine that Berth removes: the reason of the removal, copied before Berth deletes the Node
+/// of the machine. As soon as this annotation exists, the removal cannot be cancelled.
 pub const NODE_DELETION_ANNOTATION: &str = "berth.dev/node-deletion";
-/// Annotation of a MachineDeployment or of a VirtualMachine: the time limit of the drain, in place of
+/// Annotation of a MachineDeployment or of a VirtualMachine: time limit of the drain, instead of
 /// `spec.nodeDrainTimeout` of the TenantCluster.
 pub const NODE_DRAIN_TIMEOUT_ANNOTATION: &str = "berth.dev/node-drain-timeout";
-/// Annotation of a MachineDeployment: `Newest` or `Oldest`, the machines that are removed first.
+/// Annotation of a MachineDeployment: which machines are removed first, `Newest` or `Oldest`.
 pub const DELETE_POLICY_ANNOTATION: &str = "berth.dev/delete-policy";
-/// Annotation of a VirtualMachine that is removed before other machines of its MachineDeployment. Its value has no
-/// meaning. machine-controller and Cluster API read it from Machines.
+/// Annotation of a VirtualMachine that is to be removed before other machines of its MachineDeployment. Its value is
+/// ignored. machine-controller and Cluster API use this annotation on Machines.
 pub const DELETE_MACHINE_ANNOTATION: &str = "cluster.k8s.io/delete-machine";
-/// Annotation of a tenant's Node that Berth has cordoned. Berth uncordons no other Node.
+/// Annotation of a tenant's Node that Berth has cordoned. Berth never uncordons a Node without this annotation.
 pub const CORDONED_ANNOTATION: &str = "berth.dev/cordoned";
-/// Annotation of a VirtualMachine whose host is being drained: the time (RFC 3339) at which its MachineDeployment was
-/// requested to create a replacement first. The machine counts as outdated.
+/// Annotation of a VirtualMachine whose host is being drained: the time, in RFC 3339, at which Berth requested a
+/// replacement. The MachineDeployment creates the replacement first, and then deletes the machine like a machine with
+/// an outdated template.
 pub const REPLACEMENT_ANNOTATION: &str = "berth.dev/replacement-requested";
-/// Label, with the value `true`, of a VirtualMachine that must leave its host because its pod was evicted.
+/// Label of a VirtualMachine that must leave its host because its pod was evicted. The value is `true`.
 pub const EVACUATING_LABEL: &str = "berth.dev/evacuating";
-/// Annotation of a VirtualMachine with the label [`EVACUATING_LABEL`]: the host, and what the machine waits for, as
-/// JSON.
+/// Annotation of a VirtualMachine with the label [`EVACUATING_LABEL`]: JSON with the host that the machine leaves, and
+/// the event that the evacuation waits for.
 pub const EVACUATION_ANNOTATION: &str = "berth.dev/evacuation";
-/// Prefix of the names of live migrations that the controller creates.
+/// Prefix of the names of the VirtualMachineInstanceMigrations that the controller creates.
 pub const MIGRATION_NAME_PREFIX: &str = "berth-drain-";
-/// Namespace of Berth's programs and of their Leases in `deploy/`.
+/// Namespace of Berth's pods and of their Leases in the manifests of `deploy/`.
 pub const NAMESPACE: &str = "berth-system";
-/// Namespace and name of the controller's ServiceAccount in `deploy/`.
+/// Namespace and name of the controller's ServiceAccount in the manifests of `deploy/`.
 pub const CONTROLLER_SERVICE_ACCOUNT: (&str, &str) = (NAMESPACE, "berth-controller");
-/// Name of the Lease for leader election of the controller.
+/// Name of the Lease for the leader election of the controller.
 pub const CONTROLLER_LEASE: &str = "berth-controller";
-/// Lease for leader election of the kube-schedulers with the controller as their extender, as NAMESPACE/NAME.
+/// Lease for the leader election of the kube-schedulers that use the controller as their extender, as NAMESPACE/NAME.
 pub const SCHEDULER_LEASE: &str = "kube-system/berth-scheduler";
-/// ClusterRole with the controller's permissions for Secrets of a namespace. It is bound in tenants' namespaces only.
+/// ClusterRole that permits the controller to access the Secrets of a namespace. RoleBindings to it exist only in
+/// tenants' namespaces.
 pub const CONTROLLER_TENANT_CLUSTER_ROLE: &str = "berth-controller-tenant";
-/// Label of a Secret with a machine's user data: the name of the machine.
+/// Label of a Secret with the user data of a machine: the name of this machine.
 pub const MACHINE_LABEL: &str = "berth.dev/machine";
 
 /// Labels that the agent writes to its Node.
@@ -163,7 +173,7 @@ pub mod label {
     pub const NVME: &str = "host.berth.dev/nvme";
     /// `true` if the kernel handles the network traffic of VMs (vhost-net).
     pub const VHOST_NET: &str = "host.berth.dev/vhost-net";
-    /// CPU vendor: `intel`, `amd`, or the CPU's own vendor name.
+    /// CPU vendor: `intel`, `amd`, `hygon`, or the vendor name that other CPUs report.
     pub const CPU_VENDOR: &str = "host.berth.dev/cpu-vendor";
     /// Number of NUMA zones.
     pub const NUMA_ZONES: &str = "host.berth.dev/numa-zones";
@@ -175,35 +185,37 @@ pub mod label {
 
 /// Extended resources that the agent writes to its Node.
 pub mod resource {
-    /// Number of CPUs that the kubelet can allocate exclusively, in use or not.
+    /// Number of CPUs that the kubelet may allocate exclusively, including those that are already allocated.
     pub const PINNABLE_CPUS: &str = "berth.dev/pinnable-cpus";
-    /// Prefix of a bridge's name, as in the project bridge-marker.
+    /// Prefix of the name of a resource, followed by the name of a bridge, as in KubeVirt's project bridge-marker.
     pub const BRIDGE_PREFIX: &str = "bridge.network.kubevirt.io/";
-    /// Maximum number of single-tenant bridges that an agent reports for a host network. With more of them the Node
-    /// would become too large, and only Berth's scheduler checks for the bridges.
+    /// Maximum number of single-tenant bridges of a host network that an agent reports as resources. With more bridges,
+    /// the Node would become too large, and Berth's scheduler extender also checks the InfraNode.
     pub const MAX_PUBLISHED_BRIDGES: usize = 16;
 }
 
 /// Condition types that more than one part of Berth reads.
 pub mod condition {
-    /// Condition of an InfraNode: `True` while another manager owns fields whose values differ from its HostProfile,
-    /// otherwise absent.
+    /// Condition of an InfraNode: `True` while another field manager owns fields of the spec, and their values differ
+    /// from the HostProfile; otherwise absent.
     pub const PROFILE_OVERRIDDEN: &str = "ProfileOverridden";
     /// Condition of an InfraNode: `True` while several HostProfiles of the same priority select its Node, otherwise
     /// absent.
     pub const PROFILE_CONFLICT: &str = "ProfileConflict";
     /// Condition of an InfraNode: `True` while a part of its HostProfile cannot be applied, otherwise absent.
     pub const PROFILE_INCOMPLETE: &str = "ProfileIncomplete";
-    /// Condition of an InfraNode: `True` while VMs whose pods were evicted are on the host, otherwise absent.
+    /// Condition of an InfraNode: `True` while VMs whose launcher pods were evicted are still on the host, otherwise
+    /// absent.
     pub const DRAINING: &str = "Draining";
-    /// Condition of most objects: `True` if everything matches the spec.
+    /// Condition of most objects: `True` if the actual state is the desired state.
     pub const READY: &str = "Ready";
-    /// Condition of an InfraNode: `True` if VMs can run.
+    /// Condition of an InfraNode: `True` if the host can run VMs.
     pub const VIRTUALIZATION_READY: &str = "VirtualizationReady";
-    /// Condition of an InfraNode: `True` if every VLAN is received from another host; absent without a
-    /// network that has VLANs on the wire.
+    /// Condition of an InfraNode: `True` if probes arrive from other hosts in every VLAN; absent if the uplinks of the
+    /// host carry no VLANs of tenants.
     pub const TRUNK_VERIFIED: &str = "TrunkVerified";
-    /// Condition of an InfraNode: `True` while another machine uses the address of a VM on the host, otherwise absent.
+    /// Condition of an InfraNode: `True` while another machine uses an IP address that is leased to a VM on the host,
+    /// otherwise absent.
     pub const ADDRESS_CONFLICT: &str = "AddressConflict";
     /// Condition of an InfraNode: `True` while the host is lost. Condition of a TenantCluster: `True` while machines of the
     /// tenant are on lost hosts. Otherwise absent.

@@ -1,4 +1,5 @@
-//! Labels `host.berth.dev/*` of the Node. They are coarse and stable, so that users and schedulers can depend on them.
+//! Labels `host.berth.dev/*` of the Node. They describe features of the host that rarely change, so that users and
+//! schedulers can depend on the labels.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +14,7 @@ pub fn feature_labels(status: &InfraNodeStatus) -> BTreeMap<&'static str, Option
     let is_unknown =
         |path: &str| status.unknown.iter().any(|unknown| unknown.path.starts_with(path));
     let has_pages = |size| has_hugepages(&status.zones, size).filter(|_| !is_unknown("zones"));
-    // One device is enough for `true`; `false` requires that the facts of all devices are known.
+    // `true` requires only one device with the feature; `false` requires that the facts about all devices are known.
     let present = |found: bool, path: &str| (found || !is_unknown(path)).then_some(found);
     let kubelet = capabilities.kubelet.as_ref();
     let sriov = capabilities.sriov.iter().any(|function| function.total > 0);
@@ -61,14 +62,14 @@ fn to_bool_label_value(fact: Option<bool>) -> Option<String> {
     fact.map(|fact| fact.to_string())
 }
 
-/// Returns true if a zone has huge pages of this size, or `None` without zones.
+/// Returns true if any zone has huge pages of this size; `None` if the zones are unknown.
 fn has_hugepages(zones: &[Zone], size: PageSize) -> Option<bool> {
     let pools = || zones.iter().flat_map(|zone| &zone.hugepages);
     (!zones.is_empty()).then(|| pools().any(|pool| pool.size == size && pool.total > 0))
 }
 
-/// Returns the label's value for a CPU vendor, such as `intel` for `GenuineIntel`. Other vendors keep their name from
-/// CPUID or the device tree.
+/// Returns the value of the label for a CPU vendor, such as `intel` for `GenuineIntel`. For an unknown vendor, this is
+/// the vendor name from CPUID or the device tree, in lower case.
 fn cpu_vendor_label_value(name: &str) -> String {
     match name {
         "GenuineIntel" => "intel".to_owned(),
@@ -81,7 +82,8 @@ fn cpu_vendor_label_value(name: &str) -> String {
 /// Maximum length of a label's value.
 const MAX_LABEL_VALUE_LENGTH: usize = 63;
 
-/// Converts a text to a valid label value: letters, digits, `-`, `_` and `.`, no punctuation at its ends.
+/// Converts a text to a valid label value: other characters than letters, digits, `-`, `_` and `.` become `-`, and
+/// punctuation at the ends is removed.
 fn to_label_value(text: &str) -> String {
     let is_allowed = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
     let word: String = text

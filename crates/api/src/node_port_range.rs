@@ -6,7 +6,8 @@ use std::str::FromStr;
 use crate::excerpt::excerpt;
 use crate::text::string_serde;
 
-/// Pattern of a range or of a single port, each port from 1 to 65535. A pattern cannot compare the two ports.
+/// Regular expression for a range or a single port, with port numbers from 1 to 65535. `FromStr` also checks that the
+/// first port is not above the last.
 const PATTERN: &str = concat!(
     "^([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])",
     "(-([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5]))?$"
@@ -34,7 +35,7 @@ impl NodePortRange {
     /// Returns the number of node ports.
     #[must_use]
     pub fn count(self) -> u32 {
-        // A range is never empty: `first` is at most `last`.
+        // The count is at least 1, because `first` is at most `last`.
         u32::from(self.last).saturating_sub(self.first.into()).saturating_add(1)
     }
 
@@ -44,10 +45,9 @@ impl NodePortRange {
         self.first <= port && port <= self.last
     }
 
-    /// Returns all node ports. The first one depends on the offset, and the last port of the range is followed by its
-    /// first port.
+    /// Returns all node ports once, in cyclic order: the first is at the position `offset` modulo the number of ports.
     pub fn iter_from(self, offset: u64) -> impl Iterator<Item = u16> {
-        // The remainder is less than the number of ports, so it fits.
+        // The remainder is less than the number of ports, so it fits into 16 bits.
         let skipped = u16::try_from(offset % u64::from(self.count())).unwrap_or_default();
         let start = self.first.saturating_add(skipped);
         (start..=self.last).chain(self.first..start)

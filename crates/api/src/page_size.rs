@@ -7,7 +7,7 @@ use crate::Bytes;
 use crate::excerpt::excerpt;
 use crate::text::string_serde;
 
-/// The size of a huge page, a power of two from 64Ki (arm64) to 16Gi (powerpc); on x86 2Mi and 1Gi.
+/// The size of a huge page, a power of two from 64Ki (arm64) to 16Gi (powerpc); on x86 either 2Mi or 1Gi.
 ///
 /// Text form: as in Kubernetes' `hugepages-2Mi` resource names.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -27,12 +27,13 @@ string_serde!(PageSize, "The size of a huge page as in the resource name `hugepa
 pub struct ParsePageSizeError(String);
 
 impl PageSize {
-    /// 2 MiB, the huge page of x86-64.
+    /// 2 MiB: the size of huge pages on x86-64.
     pub const MIB_2: Self = Self { bytes: 2 << 20 };
-    /// 1 GiB, the gigantic page of x86-64.
+    /// 1 GiB: the size of gigantic pages on x86-64.
     pub const GIB_1: Self = Self { bytes: 1 << 30 };
 
-    /// Converts the size in the kernel's `hugepages-<n>kB`. `None` if no hardware has such a page.
+    /// Converts a size in KiB, as in the kernel's file names `hugepages-<n>kB`. Returns `None` if no hardware supports
+    /// this size.
     #[must_use]
     pub fn from_kib(kib: u64) -> Option<Self> {
         let bytes = kib.checked_mul(1024)?;

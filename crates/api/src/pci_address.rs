@@ -8,7 +8,7 @@ use crate::text::string_serde;
 
 /// The address of a PCI function: `domain:bus:device.function`, hexadecimal.
 ///
-/// Domains have four digits on most machines and more behind Intel VMD or on Hyper-V (`10000:01:00.0`).
+/// The domain has four digits on most machines, and more digits behind Intel VMD or on Hyper-V (`10000:01:00.0`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PciAddress {
     /// PCI domain (segment).

@@ -3,9 +3,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Topology key of the spread of control-plane VMs if the InfraConfig specifies none.
+/// Default of [`ControlPlaneSpread::topology_key`].
 const DEFAULT_TOPOLOGY_KEY: &str = "kubernetes.io/hostname";
-/// Maximum weight, which is also the default.
+/// Maximum and default of [`ControlPlaneSpread::weight`].
 const MAX_WEIGHT: u32 = 100;
 
 /// Preferences for the placement of VMs on hosts.
@@ -18,18 +18,18 @@ pub struct PlacementConfig {
     pub control_plane_spread: Option<ControlPlaneSpread>,
 }
 
-/// Spread of the control-plane VMs of all tenants over hosts. It is a preference, so no VM stays without a host because of
-/// it.
+/// Spread of the control-plane VMs of all tenants over hosts. The spread is only a preference: it never prevents the
+/// placement of a VM.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct ControlPlaneSpread {
-    /// Key of a label of infra Nodes. VMs are spread evenly over its values. Default `kubernetes.io/hostname`: over
-    /// hosts.
+    /// Key of a label of infra Nodes. VMs are spread evenly over the values of this label. Default
+    /// `kubernetes.io/hostname`: over hosts.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 317))]
     pub topology_key: Option<String>,
-    /// Weight of the spread in the choice of a host, from 0 (no spread) to 100. With 100, one control-plane VM more
-    /// outweighs the best packing. Default 100.
+    /// Weight of the spread in the choice of a host, from 0 (no spread) to 100. With 100, a host with fewer
+    /// control-plane VMs is always preferred, even if another host fits better. Default 100.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 100))]
     pub weight: Option<u32>,
@@ -42,7 +42,7 @@ impl ControlPlaneSpread {
         self.topology_key.as_deref().unwrap_or(DEFAULT_TOPOLOGY_KEY)
     }
 
-    /// Returns the weight, or the default. A weight above 100 counts as 100.
+    /// Returns the weight, or the default. Returns 100 if the weight is above 100.
     #[must_use]
     pub fn weight(&self) -> u32 {
         self.weight.unwrap_or(MAX_WEIGHT).min(MAX_WEIGHT)

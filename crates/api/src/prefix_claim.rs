@@ -1,5 +1,5 @@
-//! PrefixClaim: allocation of a prefix of addresses to a tenant. The name of the object contains the prefix, so the API
-//! server refuses a second claim of the same prefix.
+//! PrefixClaim: allocation of an IP prefix to a tenant. The object's name contains the prefix, so the API server
+//! refuses a second claim for the same prefix.
 
 #![expect(clippy::duplicated_attributes, reason = "printcolumn(..) repeats its keys by design")]
 #![expect(
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::Time;
 
 /// A prefix of a routed pool of InfraConfig that is allocated to a tenant. After the tenant is deleted, the claim
-/// remains for a quarantine.
+/// remains until its quarantine ends.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[kube(
     group = "berth.dev",
@@ -26,7 +26,7 @@ use crate::Time;
     category = "berth",
     status = "PrefixClaimStatus",
     derive = "PartialEq",
-    doc = "A prefix of addresses that is allocated to a tenant. Its name is <network address>-<prefix length>, so each prefix has at most one claim.",
+    doc = "An IP prefix that is allocated to a tenant. The claim's name is <network address>-<prefix length>, so each prefix has at most one claim.",
     printcolumn(name = "Prefix", type_ = "string", json_path = ".spec.prefix"),
     printcolumn(name = "Pool", type_ = "string", json_path = ".spec.pool"),
     printcolumn(name = "Tenant", type_ = "string", json_path = ".spec.tenant"),
@@ -55,7 +55,8 @@ pub struct PrefixClaimSpec {
     /// TenantCluster to which the prefix is allocated.
     #[schemars(length(min = 1, max = 253))]
     pub tenant: String,
-    /// UID of the TenantCluster. A later TenantCluster of the same name takes the claim over.
+    /// UID of the TenantCluster. If a later TenantCluster of the same name needs the prefix, the controller changes
+    /// this field to its UID.
     #[serde(rename = "tenantUID")]
     #[schemars(length(min = 1, max = 64))]
     pub tenant_uid: String,
@@ -65,15 +66,15 @@ pub struct PrefixClaimSpec {
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct PrefixClaimStatus {
-    /// Time at which the controller found that no tenant needs the prefix. The claim is deleted at the end of the
-    /// quarantine.
+    /// Time at which the controller found that no tenant needs the prefix any longer. The claim is deleted at the end
+    /// of the quarantine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub released_at: Option<Time>,
 }
 
 impl PrefixClaim {
-    /// Returns the name of the claim of a prefix. Names of objects cannot contain colons, so all eight groups of an
-    /// IPv6 address are written, separated by dashes.
+    /// Returns the name of the PrefixClaim for a prefix. Object names cannot contain colons, so an IPv6 address is
+    /// written as eight groups that are separated by dashes.
     #[must_use]
     pub fn name_for(prefix: IpNet) -> String {
         match prefix.trunc() {

@@ -1,4 +1,4 @@
-//! Problems of objects. Problems are reported to users, and do not stop the processing of other objects.
+//! Problems of objects. A problem is reported to users, and does not prevent that other objects are processed.
 
 use std::fmt;
 
@@ -12,12 +12,12 @@ pub struct Problem {
     pub object: String,
     /// Path of the field: `status.zones[1].cpus`.
     pub field: String,
-    /// Excerpt of the field's value.
+    /// Excerpt of the field's value, see [`excerpt`].
     #[serde(skip_serializing_if = "String::is_empty")]
     pub value: String,
     /// Description of the problem and its consequence.
     pub message: String,
-    /// True if the object or a part of it could not be used.
+    /// True if the whole object or a part of it is ignored because of the problem.
     pub is_fatal: bool,
 }
 
@@ -38,7 +38,7 @@ impl Problem {
         }
     }
 
-    /// Marks the problem as fatal and adds its consequence to the message.
+    /// Marks the problem as fatal, and adds `consequence` to the message.
     #[must_use]
     pub fn into_fatal(mut self, consequence: &str) -> Self {
         self.message = format!("{}; {consequence}", self.message);

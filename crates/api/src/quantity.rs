@@ -1,4 +1,4 @@
-//! Amounts of any resource as Kubernetes quantities: CPUs, bytes, devices.
+//! Amounts of any resource (CPUs, bytes, devices) as Kubernetes quantities.
 
 use std::fmt;
 use std::str::FromStr;
@@ -21,7 +21,7 @@ pub enum ParseQuantityError {
     /// The text is not a quantity.
     #[error("`{0}` is not a quantity such as 500m, 2 or 64Gi")]
     Malformed(String),
-    /// The amount is beyond 2^63-1 or has too many digits.
+    /// The absolute value is above 2^63-1, or the text has more than 24 digits.
     #[error("`{0}` is out of range for a quantity")]
     OutOfRange(String),
 }
@@ -40,7 +40,7 @@ const DECIMAL_SUFFIXES: [(&str, i32); 9] = [
     ("E", 18),
 ];
 
-/// Parts of the text of a quantity: ±`whole`.`fraction` × 2^`shift` × 10^`decimal_exponent`.
+/// Parts of the text of a quantity. The value is ±`whole`.`fraction` × 2^`shift` × 10^`decimal_exponent`.
 pub(crate) struct QuantityParts<'a> {
     pub(crate) is_negative: bool,
     pub(crate) whole: &'a str,
@@ -77,32 +77,34 @@ pub(crate) fn split_quantity(text: &str) -> Option<QuantityParts<'_>> {
 
 const NANOS_PER_UNIT: i128 = 1_000_000_000;
 const MAX_NANOS: i128 = 0x7fff_ffff_ffff_ffff * NANOS_PER_UNIT;
-/// Maximum number of digits. 10^24 times 2^46, the maximum for a fraction with so many digits, fits into 128 bits.
+/// Maximum number of digits. 10^24 × 2^46 fits into 128 bits; 46 is the largest shift that remains if all digits are
+/// decimal places of `Ei` (60 bits).
 const MAX_DIGITS: usize = 24;
 
 impl Quantity {
     /// Zero.
     pub const ZERO: Self = Self { nanos: 0 };
 
-    /// Creates a quantity from whole units: bytes, devices, CPUs.
+    /// Creates a quantity from a number of whole units, such as bytes, devices or CPUs.
     #[must_use]
     pub fn from_units(units: u64) -> Self {
         Self { nanos: i128::from(units).saturating_mul(NANOS_PER_UNIT).min(MAX_NANOS) }
     }
 
-    /// Returns the whole units, rounded away from zero like `Value()`.
+    /// Returns the number of whole units, rounded away from zero, as `Value()` of apimachinery.
     #[must_use]
     pub const fn whole_units_rounded_up(self) -> i128 {
         divide_rounding_away_from_zero(self.nanos, NANOS_PER_UNIT)
     }
 
-    /// Returns the thousandths, rounded away from zero like `MilliValue()`.
+    /// Returns the number of thousandths of a unit, rounded away from zero, as `MilliValue()` of apimachinery.
     #[must_use]
     pub const fn millis_rounded_up(self) -> i128 {
         divide_rounding_away_from_zero(self.nanos, NANOS_PER_UNIT / 1000)
     }
 
-    /// Returns the thousands, rounded away from zero like `ScaledValue(resource.Kilo)`.
+    /// Returns the number of thousands of units, rounded away from zero, as `ScaledValue(resource.Kilo)` of
+    /// apimachinery.
     #[must_use]
     pub const fn thousands_rounded_up(self) -> i128 {
         divide_rounding_away_from_zero(self.nanos, NANOS_PER_UNIT * 1000)
@@ -120,13 +122,13 @@ impl Quantity {
         self.nanos < 0
     }
 
-    /// Returns the sum, limited to the range of quantities.
+    /// Returns the sum; a sum outside the range of quantities becomes the minimum or maximum.
     #[must_use]
     pub fn saturating_add(self, other: Self) -> Self {
         Self { nanos: self.nanos.saturating_add(other.nanos).clamp(-MAX_NANOS, MAX_NANOS) }
     }
 
-    /// Returns the difference, limited to the range of quantities.
+    /// Returns the difference; a difference outside the range of quantities becomes the minimum or maximum.
     #[must_use]
     pub fn saturating_sub(self, other: Self) -> Self {
         Self { nanos: self.nanos.saturating_sub(other.nanos).clamp(-MAX_NANOS, MAX_NANOS) }
@@ -138,7 +140,7 @@ const fn divide_rounding_away_from_zero(nanos: i128, unit: i128) -> i128 {
     whole + rest.signum()
 }
 
-/// Returns `digits` × 2^`shift` × 10^`decimal_exponent`, rounded up; `None` if the result is beyond the range of quantities.
+/// Returns `digits` × 2^`shift` × 10^`decimal_exponent`, rounded up; `None` if the result does not fit into 128 bits.
 fn scale(digits: u128, shift: u32, decimal_exponent: i32) -> Option<u128> {
     let exponent_magnitude = decimal_exponent.unsigned_abs();
     if decimal_exponent >= 0 {
@@ -146,14 +148,15 @@ fn scale(digits: u128, shift: u32, decimal_exponent: i32) -> Option<u128> {
             .checked_mul(1 << shift)?
             .checked_mul(10u128.checked_pow(exponent_magnitude)?);
     }
-    // 10^n is 2^n 5^n, and the factors of two cancel against the suffix. Otherwise fractions of `Ei` would overflow.
+    // 10^n is 2^n × 5^n: factors of 2 are cancelled against `shift`, because fractions with the suffix `Ei` would
+    // overflow otherwise.
     let twos = shift.min(exponent_magnitude);
     let numerator = digits.checked_mul(1 << (shift - twos))?;
     let denominator = 5u128.checked_pow(exponent_magnitude).and_then(|fives| {
         let power_of_two = 1u128.checked_shl(exponent_magnitude - twos)?;
         fives.checked_mul(power_of_two)
     });
-    // If the divisor overflows, the fraction is less than the smallest step and is rounded up to this step.
+    // If the denominator overflows, the value is less than 1 and not 0, so it is rounded up to 1.
     Some(denominator.map_or(1, |below| numerator.div_ceil(below)))
 }
 
@@ -175,7 +178,7 @@ impl FromStr for Quantity {
         }
         let digits: u128 = digits.parse().map_err(|_| out_of_range())?;
         let fraction_digits = i32::try_from(fraction.len()).map_err(|_| out_of_range())?;
-        // Conversion to nanos: nine more decimal places.
+        // The value in billionths has nine more decimal places.
         let decimal_exponent =
             parts.decimal_exponent.checked_sub(fraction_digits).and_then(|ten| ten.checked_add(9));
         let nanos = scale(digits, parts.shift, decimal_exponent.ok_or_else(out_of_range)?);
@@ -208,7 +211,7 @@ impl serde::Serialize for Quantity {
 }
 
 impl<'de> serde::Deserialize<'de> for Quantity {
-    /// Also accepts a number, as Kubernetes does (`x-kubernetes-int-or-string`).
+    /// Accepts a quantity as text or as a number, as Kubernetes does (`x-kubernetes-int-or-string`).
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(QuantityVisitor)
     }
@@ -251,7 +254,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// From `TestQuantityParse` of apimachinery.
+    /// Test cases from `TestQuantityParse` of apimachinery.
     #[test]
     fn quantity_accepts_kubernetes_quantities() {
         for (text, millis) in [
@@ -354,7 +357,7 @@ mod tests {
 
         #[test]
         fn quantity_agrees_with_bytes(text in "[0-9]{1,9}(\\.[0-9]{0,9})?([KMGT]i|[munkMGT]|[eE]-?[0-9])?") {
-            // `Bytes` accepts amounts below 2^64, and `Quantity` amounts below 2^63, as Kubernetes does.
+            // `Bytes` accepts amounts below 2^64, but `Quantity` (as Kubernetes) only amounts below 2^63.
             let bytes: Option<Bytes> = text.parse().ok();
             let bytes = bytes.map(|bytes| i128::from(bytes.0)).filter(|bytes| *bytes <= i128::from(i64::MAX));
             prop_assert_eq!(bytes, text.parse().map(Quantity::whole_units_rounded_up).ok());

@@ -9,13 +9,13 @@ use serde::{Deserialize, Serialize};
 use crate::excerpt::excerpt;
 use crate::{ParseVlanSetError, VlanId, VlanSet};
 
-/// VLAN ids as text: `100-199`, `300`, or a comma-separated list of them.
+/// A set of VLAN IDs. Text form: `300`, `100-199`, or a comma-separated list of single IDs and ranges.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct VlanRanges(VlanSet);
 
 impl VlanRanges {
-    /// Maximum length of the text.
+    /// Maximum number of characters of the text form.
     const MAX_LENGTH: usize = 1024;
 
     /// Returns the ids.
@@ -24,7 +24,7 @@ impl VlanRanges {
         &self.0
     }
 
-    /// Replaces ranges whose text is too long by one range from the first id to the last.
+    /// Replaces all ranges by one range from the first ID to the last ID, if the text form would be too long.
     pub fn merge_if_too_long(&mut self) {
         let ranges = self.0.ranges();
         if self.0.to_string().len() > Self::MAX_LENGTH
@@ -95,7 +95,7 @@ pub struct VniRange {
 pub struct ParseVniRangeError(String);
 
 impl VniRange {
-    /// Returns all identifiers in ascending order.
+    /// Returns all network identifiers of the range in ascending order.
     pub fn iter(self) -> impl Iterator<Item = u32> {
         self.first..=self.last
     }
@@ -103,11 +103,11 @@ impl VniRange {
     /// Returns the number of identifiers.
     #[must_use]
     pub const fn count(self) -> u32 {
-        // A range is never empty: `first` is at least 1 and at most `last`.
+        // The count is at least 1, because `first` is at most `last`.
         self.last.saturating_sub(self.first).saturating_add(1)
     }
 
-    /// Returns the identifier at this position, starting at 0.
+    /// Returns the network identifier at a position, counted from 0.
     #[must_use]
     pub fn get(self, index: u32) -> Option<u32> {
         self.first.checked_add(index).filter(|vni| self.contains(*vni))

@@ -22,7 +22,7 @@ use strum::{Display, EnumIter, EnumString, IntoStaticStr};
 )]
 #[allow(missing_docs, reason = "docs/troubleshooting.md describes each of them")]
 pub enum ConditionReason {
-    // InfraNode, set by the agent.
+    // Reasons of conditions of an InfraNode that the agent sets.
     Applied,
     PartiallyApplied,
     NoManifest,
@@ -55,7 +55,7 @@ pub enum ConditionReason {
     NoTrunkKey,
     TrunkProbeFailed,
     AddressInUse,
-    // InfraNode, HostProfile and InfraConfig, set by the controller.
+    // Reasons of conditions of InfraNodes, HostProfiles and the InfraConfig that the controller sets.
     AgentUnresponsive,
     HostCordoned,
     PodsEvicted,
@@ -70,7 +70,7 @@ pub enum ConditionReason {
     Malformed,
     Accepted,
     Ignored,
-    // TenantCluster.
+    // Reasons of conditions of TenantClusters.
     Ready,
     PodNetworkOnly,
     NoHosts,
@@ -130,7 +130,7 @@ pub enum ConditionReason {
     NamespaceTerminating,
     DeletingObjects,
     Deleted,
-    // MachineDeployment.
+    // Reasons of conditions of MachineDeployments.
     Complete,
     Progressing,
     Paused,
@@ -184,7 +184,7 @@ pub enum EventReason {
     InvalidSpec,
     ForeignDhcpServer,
     AddressConflict,
-    /// Another manager writes the NodeResourceTopology.
+    /// Another program writes the NodeResourceTopology of this Node, so the agent does not write it.
     ManagedElsewhere,
     Malformed,
     LeasesOmitted,

@@ -10,7 +10,7 @@ use crate::text::{parse_duration, string_serde, write_duration};
 /// Maximum number of digits of each number in the text form.
 const MAX_DIGITS: usize = 5;
 
-/// Time after which the machines of a lost host are replaced, such as `10m` or `1h30m`. `0` means never.
+/// Time after which the machines of a lost host are replaced. Text form: `10m` or `1h30m`; `0` means never.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplaceAfter {
     /// Machines are not replaced.
@@ -31,7 +31,7 @@ string_serde!(
 pub struct ParseReplaceAfterError(String);
 
 impl ReplaceAfter {
-    /// Default time: ten minutes.
+    /// Default: 10 minutes.
     pub const DEFAULT_TIME: Duration = Duration::from_secs(600);
 }
 

@@ -15,7 +15,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{AddressPool, Condition, DrainTimeout, Exposure, GrantedPrefix, ReplaceAfter, VlanId};
 
-/// Desired state of one tenant cluster. Its id is its name, and its namespace is `cluster-<id>`.
+/// Desired state of one tenant cluster. The name of the object is the tenant's ID; the tenant's namespace is
+/// `cluster-<id>`.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[kube(
     group = "berth.dev",
@@ -26,7 +27,7 @@ use crate::{AddressPool, Condition, DrainTimeout, Exposure, GrantedPrefix, Repla
     category = "berth",
     status = "TenantClusterStatus",
     derive = "PartialEq",
-    doc = "One tenant cluster. Its id is its name, and its machines are in namespace cluster-<id>.",
+    doc = "One tenant cluster. The name of the object is the tenant's ID. The tenant's machines are in namespace cluster-<id>.",
     validation = Rule::new("self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,53}[a-z0-9])?$')")
         .message("the name must be a DNS label of at most 55 characters: \
                   the namespace is cluster-<name>"),
@@ -46,7 +47,7 @@ use crate::{AddressPool, Condition, DrainTimeout, Exposure, GrantedPrefix, Repla
         name = "Ready",
         type_ = "string",
         json_path = r#".status.conditions[?(@.type=="Ready")].status"#,
-        description = "True if everything matches the spec"
+        description = "True if the actual state is the desired state"
     ),
     printcolumn(
         name = "Reason",
@@ -68,7 +69,7 @@ use crate::{AddressPool, Condition, DrainTimeout, Exposure, GrantedPrefix, Repla
         .message("the host network cannot be changed: delete the tenant and create it again")
 )]
 pub struct TenantClusterSpec {
-    /// Network of the tenant. Without it, the tenant's machines have the pod network only.
+    /// Network of the tenant. Without this field, the tenant's machines have only the pod network.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network: Option<TenantNetwork>,
     /// Labels of the infra Nodes that carry the tenant's network. Default: all Nodes that have the host network.
@@ -80,30 +81,32 @@ pub struct TenantClusterSpec {
     /// Exposure of the tenant's services and machines outside the infra cluster.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exposure: Option<Exposure>,
-    /// Secret with a kubeconfig for the tenant's own API server: for NetworkPolicies, and to copy labels of hosts to the
-    /// tenant's Nodes.
+    /// Secret with a kubeconfig for the tenant's API server. Berth uses it to drain Nodes, to create StorageClasses, to
+    /// copy labels of infra Nodes to the tenant's Nodes, and to permit connections to the API server in
+    /// NetworkPolicies.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kubeconfig_secret_ref: Option<SecretRef>,
     /// True if the kubeconfig may set `insecure-skip-tls-verify`, so that the tenant's API server is not verified.
     /// Default false: such a kubeconfig is refused.
     #[serde(rename = "insecureSkipTLSVerify", skip_serializing_if = "Option::is_none")]
     pub insecure_skip_tls_verify: Option<bool>,
-    /// Time limit for the drain of a machine's Node in the tenant's cluster, such as `30m`. After it, the machine is
-    /// deleted without a drain. `0` disables the drain. Default 2h. It has an effect only with `kubeconfigSecretRef`.
+    /// Time limit for the drain of a machine's Node in the tenant's cluster, such as `30m`. When it expires, the
+    /// machine is deleted although pods remain on the Node. `0` disables the drain. Default 2h. Without
+    /// `kubeconfigSecretRef`, machines are deleted without a drain.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node_drain_timeout: Option<DrainTimeout>,
-    /// State that makes a machine ready. Default Node with `kubeconfigSecretRef`, and Instance without.
+    /// Condition for a machine to count as ready. Default: Node with `kubeconfigSecretRef`, otherwise Instance.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machine_readiness: Option<MachineReadiness>,
     /// Project of the tenant, for the label `kubermatic.k8c.io/project-id`.
     #[serde(rename = "projectID", skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub project_id: Option<String>,
-    /// Secret with the user data of machines whose MachineDeployment does not specify any.
+    /// Secret with the user data of machines whose MachineDeployment specifies no user data.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user_data_secret_ref: Option<SecretRef>,
-    /// Scheduler of the tenant's machines, such as berth-scheduler. Default: the scheduler of their instance type. An
-    /// instance type with another scheduler is rejected.
+    /// Scheduler of the tenant's machines, such as berth-scheduler. Default: the scheduler of their instance type.
+    /// Machines with an instance type that specifies another scheduler are rejected.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63))]
     pub scheduler_name: Option<String>,
@@ -113,25 +116,25 @@ pub struct TenantClusterSpec {
     #[schemars(length(max = 64), inner(length(min = 1, max = 63)))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub machine_namespaces: Vec<String>,
-    /// Time after which the machines of a lost host are replaced under another name, if all their disks can be created
-    /// again from their images. A host is lost if its Node is not ready and its agent is unresponsive. Default 10m; 0
-    /// means never.
+    /// Time after which a machine of a lost host is replaced by a machine with another name, provided that all its
+    /// disks can be created again from their images. A host is lost if its Node is not ready and its agent is
+    /// unresponsive. Default 10m; 0 means never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replace_after: Option<ReplaceAfter>,
-    /// Address of NodeLocal DNSCache on the tenant's Nodes, such as 169.254.20.10. Berth compares it with the address in
-    /// the infra cluster, because machines cannot resolve names if both are equal.
+    /// Address of NodeLocal DNSCache on the tenant's Nodes, such as 169.254.20.10. If it is also the address of
+    /// NodeLocal DNSCache in the infra cluster, machines cannot resolve names. A condition reports this.
     #[serde(rename = "nodeLocalDNSAddress", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", length(max = 39))]
     pub node_local_dns_address: Option<IpAddr>,
 }
 
-/// State that makes a machine ready.
+/// Condition for a machine to count as ready.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MachineReadiness {
-    /// The machine's Node in the tenant's cluster is Ready. Without `kubeconfigSecretRef`, this value has the effect of
-    /// Instance.
+    /// The condition Ready of the machine's Node in the tenant's cluster is `True`. Without `kubeconfigSecretRef`, this
+    /// value has the effect of Instance.
     Node,
-    /// The machine's VirtualMachineInstance is Ready.
+    /// The condition Ready of the machine's VirtualMachineInstance is `True`.
     Instance,
 }
 
@@ -150,10 +153,10 @@ pub struct TenantNetwork {
     /// Name of the host network that carries the tenant's network, as in HostProfiles.
     #[schemars(length(min = 1, max = 63))]
     pub name: String,
-    /// VLAN of the network, inside or outside a pool. Default: allocated from the pools of InfraConfig.
+    /// VLAN of the network; it need not be in a pool. Default: a VLAN from InfraConfig's `vlanPools` is allocated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vlan: Option<VlanId>,
-    /// VXLAN network identifier of the network. Default: allocated from the range of InfraConfig.
+    /// VXLAN network identifier of the network. Default: a number from InfraConfig's `vniRange` is allocated.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 16_777_215))]
     pub vni: Option<u32>,
@@ -162,31 +165,31 @@ pub struct TenantNetwork {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 43))]
     pub cidr: Option<String>,
-    /// IPv4 addresses of the machines. Default: machines get none from Berth.
+    /// IPv4 addresses of the machines. Default: Berth allocates no IPv4 addresses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ipv4: Option<AddressPool>,
-    /// IPv6 addresses of the machines. Default: machines get none from Berth.
+    /// IPv6 addresses of the machines. Default: Berth allocates no IPv6 addresses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ipv6: Option<AddressPool>,
-    /// True if the agents of the hosts answer DHCPv4, DHCPv6 and router solicitations of the machines. Default true;
-    /// with false, machines get their addresses by cloud-init or Ignition only.
+    /// True if the agents of the hosts answer DHCPv4, DHCPv6 and router solicitations of the machines. If false,
+    /// machines get their addresses only through cloud-init or Ignition. Default true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dhcp: Option<bool>,
     /// Additional networks that MachineDeployments of the tenant may attach, as NAMESPACE/NAME of a
-    /// NetworkAttachmentDefinition. Each must also be in InfraConfig's `additionalNetworks`, unless it is in the
-    /// tenant's own namespace.
+    /// NetworkAttachmentDefinition. Each network must also be in InfraConfig's `additionalNetworks`, unless it is in
+    /// the tenant's own namespace.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(length(min = 3, max = 317)))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub additional: Vec<String>,
-    /// Binding of VMs to the network. Default: the binding of the host network's scenario.
+    /// How VMs are attached to the network. Default: Sriov for a host network with scenario SriovVf, otherwise Bridge.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub binding: Option<NetworkBinding>,
-    /// True if frames from Ethernet addresses other than the VM's own are dropped. Default true; virtual addresses
-    /// (keepalived, nested bridges) require false.
+    /// True if frames from Ethernet addresses other than the VM's own are dropped. Set it to false for VMs that use
+    /// additional Ethernet addresses (keepalived, nested bridges). Default true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mac_spoof_check: Option<bool>,
-    /// True if machines are placed only on hosts with a ready network. Default false.
+    /// True if machines are placed only on hosts on which the tenant's network is ready. Default false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ready_hosts_only: Option<bool>,
     /// Resource of the SR-IOV device plugin that allocates virtual functions, such as `openshift.io/tenantvfs`.
@@ -203,14 +206,14 @@ impl TenantNetwork {
     }
 }
 
-/// Binding of VMs to a tenant's network.
+/// How VMs are attached to a tenant's network.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetworkBinding {
-    /// A port of the bridge.
+    /// A port of the tenant's bridge.
     Bridge,
-    /// A virtual function of the uplink.
+    /// A virtual function (SR-IOV) of the uplink.
     Sriov,
-    /// A macvtap device; requires KubeVirt's binding plugin of that name.
+    /// A macvtap device. KubeVirt's network binding plugin `macvtap` must be installed.
     Macvtap,
 }
 
@@ -225,8 +228,8 @@ impl NetworkBinding {
         }
     }
 
-    /// Returns the name of the network binding plugin that KubeVirt needs for this binding; `None` for the bindings of
-    /// KubeVirt itself.
+    /// Returns the name of the network binding plugin that the binding needs; `None` for bindings that are part of
+    /// KubeVirt.
     #[must_use]
     pub const fn plugin(self) -> Option<&'static str> {
         match self {
@@ -243,8 +246,8 @@ pub struct NetworkPolicies {
     /// Isolation of the machines. Default InCluster.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub isolation: Option<Isolation>,
-    /// Additional NetworkPolicies for the tenant's namespace. A NetworkPolicy that is removed from this list is deleted
-    /// from the namespace.
+    /// Additional NetworkPolicies for the tenant's namespace. If an entry is removed from this list, the NetworkPolicy
+    /// is deleted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub custom: Vec<CustomNetworkPolicy>,
@@ -258,10 +261,10 @@ pub enum Isolation {
     /// inbound traffic from CDI and KubeVirt's API.
     #[default]
     InCluster,
-    /// Allow all inbound traffic. Allow outbound traffic to the same namespace, public addresses that are not the infra
-    /// cluster's own, the infra cluster's DNS, name servers and the tenant's own API server.
+    /// Allow all inbound traffic. Allow outbound traffic to the same namespace, public addresses outside the infra
+    /// cluster, the infra cluster's DNS, name servers and the tenant's own API server.
     Egress,
-    /// No isolation.
+    /// Allow all traffic: Berth creates no NetworkPolicy for isolation.
     Off,
 }
 
@@ -288,7 +291,7 @@ pub struct SecretRef {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63))]
     pub namespace: Option<String>,
-    /// Key of the entry. Default `kubeconfig` or `userdata`.
+    /// Key of the entry. Default: `kubeconfig` in `kubeconfigSecretRef`, and `userdata` in `userDataSecretRef`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub key: Option<String>,
@@ -311,8 +314,8 @@ pub struct TenantClusterStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 16_777_215))]
     pub vni: Option<u32>,
-    /// MTU of the tenant's network in bytes: the smallest of the hosts that carry it. Machines get it if their address
-    /// pools specify none. If the MTU becomes unknown, the last known MTU is kept.
+    /// MTU of the tenant's network in bytes: the smallest MTU of the hosts that carry the network. It is the MTU of
+    /// machines whose address pools specify none. If the MTU becomes unknown, this field retains the last known MTU.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u32>,
     /// NetworkAttachmentDefinition of the tenant's machines, as namespace/name.
@@ -322,14 +325,14 @@ pub struct TenantClusterStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 2))]
     pub prefixes: Vec<GrantedPrefix>,
-    /// Addresses of the tenant's machines.
+    /// Numbers of allocated, quarantined and free addresses, by network.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 2))]
     pub addresses: Vec<AddressCount>,
     /// Hosts that carry the tenant's network.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hosts: Option<TenantHosts>,
-    /// Numbers of the tenant's machines.
+    /// Numbers of desired, current and ready machines.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machines: Option<TenantMachines>,
     /// Conditions of the tenant cluster: Ready, NetworkReady, AddressesReady, HostsReady, PoliciesReady, ObjectsReady, ExposureReady, MachinesReady,
@@ -339,18 +342,18 @@ pub struct TenantClusterStatus {
     pub conditions: Vec<Condition>,
 }
 
-/// Numbers of addresses of one family.
+/// Numbers of allocated, quarantined and free addresses of one family.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct AddressCount {
     /// Network in CIDR notation.
     #[schemars(length(max = 43))]
     pub cidr: String,
-    /// Number of addresses that machines have.
+    /// Number of addresses that are allocated to machines.
     pub allocated: u32,
     /// Number of addresses in quarantine.
     pub quarantined: u32,
-    /// Number of free addresses; at most 2^31-1.
+    /// Number of free addresses, but at most 2^31-1.
     pub free: u32,
 }
 
@@ -358,11 +361,11 @@ pub struct AddressCount {
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct TenantHosts {
-    /// Number of hosts that are selected for the network.
+    /// Number of hosts that should carry the network, according to `spec.nodeSelector`.
     pub selected: u32,
     /// Number of hosts on which the network is ready.
     pub ready: u32,
-    /// Hosts on which the network is not ready, the first sixteen by name.
+    /// Hosts on which the network is not ready: the first 16 in the order of names.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub not_ready: Vec<TenantHost>,
@@ -378,20 +381,20 @@ pub struct TenantHost {
     pub message: String,
 }
 
-/// Numbers of a tenant's machines.
+/// Numbers of desired, current and ready machines.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct TenantMachines {
-    /// Desired number of machines of the tenant's MachineDeployments.
+    /// Sum of the replicas of the tenant's MachineDeployments.
     pub desired: u32,
     /// Current number of machines.
     pub current: u32,
-    /// Number of running machines.
+    /// Number of machines that are ready, see `spec.machineReadiness`.
     pub ready: u32,
 }
 
 impl TenantClusterSpec {
-    /// Returns true if a machine is ready when its Node in the tenant's cluster is ready.
+    /// Returns true if a machine counts as ready when its Node in the tenant's cluster is ready.
     #[must_use]
     pub fn uses_node_readiness(&self) -> bool {
         self.kubeconfig_secret_ref.is_some()

@@ -1,9 +1,9 @@
-//! Representation of value types as strings in YAML and in CRD schemas.
+//! Value types that are strings in YAML and in CRD schemas.
 
 use std::fmt;
 
 /// Implements serde and the JSON schema for a type with `FromStr` and `Display`: a string with a pattern. The API
-/// server checks the pattern before Berth reads the value.
+/// server rejects objects with values that do not match the pattern.
 macro_rules! string_serde {
     ($type:ident, $description:literal, $schema:tt) => {
         impl serde::Serialize for $type {
@@ -39,7 +39,7 @@ macro_rules! string_serde {
 
 pub(crate) use string_serde;
 
-/// Parses a duration such as `1h30m`, and returns its seconds. The units h, m and s may occur once each, in this order,
+/// Parses a duration such as `1h30m` to a number of seconds. The units h, m and s may occur once each, in this order,
 /// and each number has at most `max_digits` digits; `0` needs no unit. All durations in fields and annotations of Berth
 /// have this format, which is a subset of the format of Kubernetes.
 pub(crate) fn parse_duration(text: &str, max_digits: usize) -> Option<u64> {
@@ -60,7 +60,7 @@ pub(crate) fn parse_duration(text: &str, max_digits: usize) -> Option<u64> {
     (rest.is_empty() && !text.is_empty()).then_some(total)
 }
 
-/// Writes a number of seconds in hours, minutes and seconds, and omits units whose number is 0: `1h30m`.
+/// Writes a number of seconds as hours, minutes and seconds, and omits units with the number 0: `1h30m`.
 pub(crate) fn write_duration(f: &mut fmt::Formatter<'_>, seconds: u64) -> fmt::Result {
     let parts = [(seconds / 3600, 'h'), (seconds / 60 % 60, 'm'), (seconds % 60, 's')];
     let mut present = parts.iter().filter(|(number, _)| *number > 0);

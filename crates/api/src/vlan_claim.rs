@@ -1,5 +1,5 @@
-//! VlanClaim: allocation of a VLAN to a tenant. The name of the object contains the network and the VLAN, so the API
-//! server refuses a second claim of the same VLAN.
+//! VlanClaim: allocation of a VLAN or VNI to a tenant. The object's name contains the host network and the VLAN or VNI,
+//! so the API server refuses a second claim for the same VLAN or VNI.
 
 #![expect(clippy::duplicated_attributes, reason = "printcolumn(..) repeats its keys by design")]
 #![expect(
@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Time, VlanId};
 
-/// A VLAN or VNI of a host network that is allocated to a tenant. After the tenant is deleted, the claim remains for a
-/// quarantine.
+/// A VLAN or VNI of a host network that is allocated to a tenant. After the tenant is deleted, the claim remains until
+/// its quarantine ends.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[kube(
     group = "berth.dev",
@@ -25,7 +25,7 @@ use crate::{Time, VlanId};
     category = "berth",
     status = "VlanClaimStatus",
     derive = "PartialEq",
-    doc = "A VLAN or VNI that is allocated to a tenant. Its name is <network>-<vlan> or <network>-vni-<vni>, so each VLAN or VNI of a network has at most one claim.",
+    doc = "A VLAN or VNI that is allocated to a tenant. The claim's name is <network>-<vlan> or <network>-vni-<vni>, so each VLAN or VNI of a network has at most one claim.",
     printcolumn(name = "Network", type_ = "string", json_path = ".spec.network"),
     printcolumn(name = "VLAN", type_ = "integer", json_path = ".spec.vlan"),
     printcolumn(name = "VNI", type_ = "integer", json_path = ".spec.vni"),
@@ -59,8 +59,8 @@ pub struct VlanClaimSpec {
     /// TenantCluster to which the VLAN or VNI is allocated.
     #[schemars(length(min = 1, max = 253))]
     pub tenant: String,
-    /// UID of the TenantCluster. A later TenantCluster of the same name does not own the claim, but may take it over
-    /// while it is in quarantine.
+    /// UID of the TenantCluster. A later TenantCluster of the same name does not own the claim. However, the controller
+    /// may change this field to its UID while the claim is in quarantine.
     #[serde(rename = "tenantUID")]
     #[schemars(length(min = 1, max = 64))]
     pub tenant_uid: String,
@@ -70,19 +70,20 @@ pub struct VlanClaimSpec {
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct VlanClaimStatus {
-    /// Time at which the deletion of the tenant was complete. The claim is deleted at the end of the quarantine.
+    /// Time at which all resources of the deleted tenant were removed. The claim is deleted at the end of the
+    /// quarantine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub released_at: Option<Time>,
 }
 
 impl VlanClaim {
-    /// Returns the name of the claim of a VLAN.
+    /// Returns the name of the VlanClaim for a VLAN of a host network.
     #[must_use]
     pub fn name_for_vlan(network: &str, vlan: VlanId) -> String {
         format!("{network}-{vlan}")
     }
 
-    /// Returns the name of the claim of a VXLAN network identifier.
+    /// Returns the name of the VlanClaim for a VXLAN network identifier of a host network.
     #[must_use]
     pub fn name_for_vni(network: &str, vni: u32) -> String {
         format!("{network}-vni-{vni}")

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::excerpt::excerpt;
 
-/// A VLAN id that frames can have, 1 to 4094 (IEEE 802.1Q: 0 is priority tagging, 4095 reserved).
+/// A VLAN ID from 1 to 4094. IEEE 802.1Q uses 0 for priority tags and reserves 4095.
 ///
 /// VLAN 1 exists on hosts as the default of every bridge. It is never allocated to tenants:
 /// [`VlanId::is_allowed_for_tenants`].
@@ -21,7 +21,8 @@ pub struct VlanId(u16);
 pub struct ParseVlanIdError(String);
 
 impl VlanId {
-    /// Returns true if a tenant network may use the id: every id except 1, which switches and bridges use untagged.
+    /// Returns true if a tenant network may use the VLAN: true except for VLAN 1, whose frames switches and bridges
+    /// send untagged by default.
     #[must_use]
     pub const fn is_allowed_for_tenants(self) -> bool {
         self.0 != 1
@@ -76,10 +77,10 @@ impl JsonSchema for VlanId {
         true
     }
 
-    /// Returns a schema with the range for tenants, because the objects contain only VLANs of tenants.
+    /// Returns a schema with the range of tenants' VLANs (2 to 4094), because objects contain no other VLANs.
     fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
         schemars::json_schema!({
-            "description": "An 802.1Q VLAN id, 2 to 4094. VLAN 1 is every bridge's default and never a tenant's.",
+            "description": "An 802.1Q VLAN id, 2 to 4094. VLAN 1 is the default of bridges, and never allocated to a tenant.",
             "type": "integer", "format": "int32", "minimum": 2, "maximum": 4094
         })
     }

@@ -7,7 +7,7 @@ use crate::VlanId;
 use crate::bit_set::BitSet;
 use crate::excerpt::excerpt;
 
-/// A set of VLAN ids, written as ranges: `100-119,150`.
+/// A set of VLAN IDs. Text form: comma-separated IDs and ranges, such as `100-119,150`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct VlanSet(BitSet);
 
@@ -70,7 +70,7 @@ impl VlanSet {
     }
 }
 
-/// Converts a number of the set to a VLAN id. The result is never `None`, because only valid ids are added to the set.
+/// Converts a number in the set to a VLAN ID. Never returns `None`, because only valid IDs are added to the set.
 fn to_vlan_id(number: u32) -> Option<VlanId> {
     u16::try_from(number).ok()?.try_into().ok()
 }

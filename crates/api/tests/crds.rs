@@ -33,8 +33,7 @@ fn crd_yaml_round_trips() {
     }
 }
 
-/// Checks that no schema contains a keyword that a structural schema must not have, and that every field has a type
-/// and a description.
+/// Checks that all schemas are structural schemas, and that every field has a type and a description.
 #[test]
 fn schemas_are_structural_and_have_descriptions() {
     fn check_schema(path: &str, schema: &Value) {
@@ -64,7 +63,7 @@ fn schemas_are_structural_and_have_descriptions() {
         let crd = serde_json::to_value(&crd).unwrap();
         let schema = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
         check_schema("spec", &schema["properties"]["spec"]);
-        // The controller generates HostLeases from other objects, so HostLeases have no status.
+        // HostLeases have no status, because only the controller writes them.
         if crd["spec"]["names"]["kind"] != "HostLeases" {
             check_schema("status", &schema["properties"]["status"]);
         }
@@ -78,7 +77,7 @@ fn parse_infra_node(spec: Value) -> Result<InfraNode, serde_json::Error> {
     }))
 }
 
-/// Returns the complete example of `InfraNode.spec` in the design document.
+/// Returns the complete example of `InfraNode.spec` in the documentation.
 fn example_spec() -> Value {
     json!({
         "profile": "performance",

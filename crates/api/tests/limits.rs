@@ -6,7 +6,7 @@ use berth_api::{InfraNode, InfraNodeStatus};
 use kube::CustomResourceExt;
 use serde_json::{Value, json};
 
-/// Repeats a string so often that the result exceeds every length limit of the schema.
+/// Repeats a text until it is longer than every limit of the schema.
 fn long_text(text: &str) -> String {
     text.repeat(40_000)
 }
@@ -70,7 +70,7 @@ fn oversized_status() -> Value {
 
 /// Walks a schema and a value in parallel, and asserts that no string or list of the value exceeds its limit.
 ///
-/// Adds the paths with a limit to `limited_paths`, and those that exist in the value also to `present_paths`. Strings
+/// Adds all paths with a limit to `limited_paths`, and the paths whose value is present to `present_paths`. Strings
 /// with a `pattern` or with a `maxLength` of at most 17 are not checked: they have a fixed format, and are not
 /// truncated.
 fn check_limits(
@@ -121,10 +121,11 @@ fn truncated_status_fits_the_schema() {
     let value = serde_json::to_value(&status).unwrap();
     let (mut limited_paths, mut present_paths) = (BTreeSet::new(), BTreeSet::new());
     check_limits("status", schema, Some(&value), &mut limited_paths, &mut present_paths);
-    // Readers would treat an incomplete list of threads as complete, so `truncate_to_schema` removes the whole list.
+    // `truncate_to_schema` removes a list of threads that is too long, because placement would treat a truncated list
+    // as complete.
     limited_paths.remove("status.zones[].threads");
     assert_eq!(limited_paths, present_paths, "the test value lacks a field with a limit");
-    // Placement would treat an incomplete list as complete, so `truncate_to_schema` removes the whole list.
+    // `truncate_to_schema` removes lists that are too long, because placement would treat truncated lists as complete.
     let containers: Vec<usize> =
         status.allocations.iter().map(|one| one.containers.len()).collect();
     assert_eq!(containers, [1, 0, 0, 0]);

@@ -1,10 +1,10 @@
-//! Finds out whether another machine uses the address of a lease, before the agent serves the lease (RFC 2131, section
-//! 2.2; RFC 5227).
+//! Detects whether another machine uses the IP address of a lease, before the agent offers the lease to the VM (RFC
+//! 2131, section 2.2; RFC 5227).
 //!
-//! Each new address is tested in a round of probes. If no machine answers, or only the VM of the lease answers, the
-//! address is served; so a VM that migrates to this host causes no conflict. If another machine answers, or the guest
-//! declines the address, the address is withheld, and probed again after a backoff until the other machine no longer
-//! answers.
+//! For each new address, the agent sends a round of [`PROBE_COUNT`] probes. If no machine answers, or only the VM of
+//! the lease (which may have migrated to this host with the address), the agent offers the lease. If another machine
+//! answers, or the guest declines the address, the agent does not offer the lease, and sends another round after a
+//! backoff, until no other machine answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -16,30 +16,30 @@ use crate::outcome::IgnoredReason;
 use crate::probe_frame::{Probe, ProbeAnswer};
 use crate::rate_limit::Uptime;
 
-/// Number of probes in a round. More than one is sent, because a probe may be lost.
+/// Number of probes in a round. Several are sent, because a probe may be lost.
 pub const PROBE_COUNT: u8 = 3;
-/// Time for which the answers to a probe are awaited. RFC 5227 waits a second, which would delay the first answer to a
-/// guest for longer than its own retransmissions.
+/// Time between two probes of a round, during which answers are accepted. RFC 5227 requires a second, but the first
+/// answer to a guest would then arrive after the guest's retransmissions.
 pub const PROBE_INTERVAL: Duration = Duration::from_millis(250);
-/// Time until an address in use is probed again. The time doubles after each round, up to [`MAX_BACKOFF`].
+/// Delay before an address that is in use is probed again. The delay doubles after each round, up to [`MAX_BACKOFF`].
 pub const MIN_BACKOFF: Duration = Duration::from_secs(15);
-/// Longest time until an address in use is probed again.
+/// Maximum delay before an address that is in use is probed again.
 pub const MAX_BACKOFF: Duration = Duration::from_secs(300);
 
-/// State of the address of a lease, which determines whether the address may be served.
+/// Result of the probes of a lease's address. The agent offers only an address with the state `Free`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AddressState {
-    /// The first round of probes is not complete.
+    /// The first round of probes has not ended.
     Unknown,
     /// No other machine uses the address.
     #[default]
     Free,
-    /// Another machine uses the address.
+    /// Another machine uses the address, or the guest has declined it.
     InUse,
 }
 
 impl AddressState {
-    /// Returns an error if the address may not be served.
+    /// Returns an error if the agent must not offer the address.
     pub(crate) const fn check(self) -> Result<(), IgnoredReason> {
         match self {
             Self::Unknown => Err(IgnoredReason::AddressNotProbed),
@@ -49,29 +49,29 @@ impl AddressState {
     }
 }
 
-/// Next step of the caller.
+/// Next action of the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProbeStep {
     /// Send a probe, then call [`AddressProbes::poll`] again.
     Send(Probe),
-    /// Call [`AddressProbes::poll`] again at this time, or earlier if a lease or a state changes.
+    /// Call [`AddressProbes::poll`] again at this time, or earlier if the leases or the state of an address change.
     Wait(Uptime),
-    /// Call [`AddressProbes::poll`] again when a lease or a state changes.
+    /// Call [`AddressProbes::poll`] again when the leases or the state of an address change.
     Idle,
 }
 
-/// An address of a lease that another machine uses.
+/// A leased address that another machine uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AddressConflict {
-    /// Address of the lease.
+    /// Leased address.
     pub address: IpAddr,
     /// Ethernet address of the VM that has the lease.
     pub owner: MacAddress,
-    /// Ethernet address of the other machine; `None` if the guest declined the address.
+    /// Ethernet address of the other machine; `None` if it is unknown because the guest declined the address.
     pub user: Option<MacAddress>,
 }
 
-/// State of one address.
+/// Probes and state of one leased address.
 #[derive(Clone, Debug)]
 struct AddressEntry {
     owner: MacAddress,
@@ -79,24 +79,25 @@ struct AddressEntry {
     user: Option<MacAddress>,
     /// Number of probes that were sent in the current round.
     sent_probes: u8,
-    /// Time of the next probe, or of the end of the round.
+    /// Time of the next probe, or of the end of the current round; `None` if no further round is planned.
     due: Option<Uptime>,
     backoff: Duration,
 }
 
-/// Probes of the addresses of one network.
+/// Probes of the leased addresses of one network.
 #[derive(Clone, Debug, Default)]
 pub struct AddressProbes {
     entries: BTreeMap<IpAddr, AddressEntry>,
-    /// Addresses whose round has begun, by the time of the next probe. They take precedence over waiting addresses, so
-    /// that the duration of a round does not depend on the number of waiting addresses.
+    /// Addresses with a current round, by the time of the next probe. [`poll`](Self::poll) handles them before
+    /// `waiting`, so that the duration of a round does not depend on the number of waiting addresses.
     in_round: BTreeSet<(Uptime, IpAddr)>,
-    /// Addresses whose round has not begun, by the time at which it may begin.
+    /// Addresses whose next round has not started, by the earliest time at which it may start.
     waiting: BTreeSet<(Uptime, IpAddr)>,
 }
 
 impl AddressProbes {
-    /// Replaces the leases, which map addresses to owners. Probes each address that is new or has a new owner.
+    /// Replaces the leases: a map from each address to the Ethernet address of the VM that has the lease. Schedules
+    /// probes of each address that is new or that another VM has got.
     pub fn set_leases(&mut self, leases: &BTreeMap<IpAddr, MacAddress>, now: Uptime) {
         self.entries.retain(|address, entry| leases.get(address) == Some(&entry.owner));
         for queue in [&mut self.in_round, &mut self.waiting] {
@@ -123,14 +124,14 @@ impl AddressProbes {
         self.entries.get(&address).map_or(AddressState::Unknown, |entry| entry.state)
     }
 
-    /// Returns the addresses in use.
+    /// Returns all addresses whose state is [`AddressState::InUse`].
     pub fn conflicts(&self) -> impl Iterator<Item = AddressConflict> + '_ {
         let in_use = self.entries.iter().filter(|(_, entry)| entry.state == AddressState::InUse);
         in_use.map(|(&address, entry)| entry.conflict(address))
     }
 
-    /// Moves an address to the front of the queue, because its guest is waiting for an answer. An address in use keeps
-    /// its backoff. Returns true if the order changed.
+    /// Moves an address to the front of the queue, because its guest is waiting for an answer. Has no effect on an
+    /// address that is in use, which is probed after its backoff. Returns true if the order of the queue changed.
     pub fn prioritize(&mut self, address: IpAddr) -> bool {
         let Some(entry) = self.entries.get(&address) else { return false };
         let is_waiting = entry.state == AddressState::Unknown && entry.sent_probes == 0;
@@ -141,10 +142,10 @@ impl AddressProbes {
         is_preferred
     }
 
-    /// Returns the next step. The caller must pass all received answers to [`Self::observe`] before.
+    /// Returns the next action. The caller must first pass all received answers to [`Self::observe`].
     pub fn poll(&mut self, now: Uptime) -> ProbeStep {
         while let Some(address) = self.next_due(now) {
-            // Every address of a queue has an entry.
+            // Never breaks: `entries` contains every address that is in a queue.
             let Some(entry) = self.entries.get_mut(&address) else { break };
             if entry.sent_probes < PROBE_COUNT {
                 entry.sent_probes += 1;
@@ -167,23 +168,23 @@ impl AddressProbes {
         next.map_or(ProbeStep::Idle, ProbeStep::Wait)
     }
 
-    /// Returns the next address that is due.
+    /// Returns an address for which the next step is due, or `None`.
     fn next_due(&self, now: Uptime) -> Option<IpAddr> {
         let queues = [&self.in_round, &self.waiting].into_iter();
         let mut due = queues.filter_map(|queue| queue.first()).filter(|(due, _)| *due <= now);
         due.next().map(|(_, address)| *address)
     }
 
-    /// Handles an answer. Returns the conflict if a machine other than the owner answered during a round of probes.
-    /// Answers at other times are ignored: they could be for other machines that probe, and an address that is served
-    /// stays served.
+    /// Handles an answer to a probe. Returns the conflict if another machine than the lease's VM answered during a
+    /// round. Ignores answers at other times: they may be answers to probes of other machines, and an offered address
+    /// must not be withdrawn.
     pub fn observe(&mut self, answer: ProbeAnswer, now: Uptime) -> Option<AddressConflict> {
         let entry = self.entries.get(&answer.address)?;
         let is_other = answer.mac != entry.owner && entry.sent_probes > 0;
         is_other.then(|| self.withhold(answer.address, Some(answer.mac), now)).flatten()
     }
 
-    /// Withholds an address that its guest declined (RFC 2131, section 4.3.3).
+    /// Marks an address as in use because its guest declined it (RFC 2131, section 4.3.3).
     pub fn decline(&mut self, address: IpAddr, now: Uptime) -> Option<AddressConflict> {
         self.withhold(address, None, now)
     }
@@ -244,7 +245,7 @@ mod tests {
         probes
     }
 
-    /// Runs steps until nothing is due before `end`; returns the addresses of the probes.
+    /// Runs the probes until nothing is due before `end`, and returns the probed addresses in order.
     fn run(probes: &mut AddressProbes, mut now: Uptime, end: Uptime) -> Vec<IpAddr> {
         let mut sent = Vec::new();
         loop {
@@ -299,7 +300,7 @@ mod tests {
         run(&mut probes, now, now + Duration::from_secs(1));
         assert_eq!(probes.state(address(1)), AddressState::Free);
         assert_eq!(probes.conflicts().count(), 0);
-        // A later conflict begins with the shortest backoff.
+        // The backoff of a later conflict starts at the minimum again.
         probes.decline(address(1), now).unwrap();
         assert_eq!(probes.poll(now), ProbeStep::Wait(now + MIN_BACKOFF));
     }
@@ -332,7 +333,7 @@ mod tests {
     #[test]
     fn a_waiting_guest_is_served_soon_on_a_host_with_many_vms() {
         let mut probes = probes(200);
-        // Sending a probe to a hundred ports takes one millisecond for each port.
+        // For 100 ports, sending one probe takes 1 ms per port.
         let duration = Duration::from_millis(100);
         let mut now = START;
         let mut step = |probes: &mut AddressProbes| {
@@ -357,7 +358,7 @@ mod tests {
     }
 
     proptest! {
-        /// For any sequence of events, each address ends up queued or with a state, and the run terminates.
+        /// For any sequence of events, each address is still queued at the end or has a state, and the test terminates.
         #[test]
         fn every_address_gets_a_state_or_stays_queued(events in proptest::collection::vec((0..5_u8, 1..6_u8), 0..60)) {
             let mut probes = probes(3);

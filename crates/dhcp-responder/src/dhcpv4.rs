@@ -12,19 +12,20 @@ use crate::identity::SERVER_IDENTIFIER;
 use crate::outcome::{AnswerKind, DeclinedAddress, IgnoredReason, Outcome};
 use crate::settings::{Ipv4Settings, Settings};
 
-/// Bytes before the options: the fixed fields and the magic cookie.
+/// Number of bytes before the options: the fixed fields and the magic cookie.
 const HEADER_LENGTH: usize = 240;
-/// Maximum length of a datagram that every client accepts (RFC 2131).
+/// Maximum length in bytes of an IP datagram that every client must accept (RFC 2131).
 const MIN_MESSAGE_LIMIT: u16 = 576;
 
-/// A message of the guest.
+/// A DHCPv4 message that the guest sent.
 struct Request<'a> {
     header: v4::borrowed::Message<'a>,
     bytes: &'a [u8],
     options: RequestOptions,
 }
 
-/// Answers a message of the guest. `left_out_count` counts the options for which the answer has no room.
+/// Answers a DHCPv4 message of the guest. Increments `left_out_count` by the number of options that do not fit into the
+/// answer.
 pub(crate) fn answer(
     settings: &Settings,
     (source, destination): (Ipv4Addr, Ipv4Addr),
@@ -42,7 +43,7 @@ pub(crate) fn answer(
         Some(MessageType::Decline) => return decline(&request, ipv4),
         Some(MessageType::Release) => return Err(IgnoredReason::Released),
         Some(_) => return Err(IgnoredReason::NoRequest),
-        // A BOOTP request has no message type.
+        // A BOOTP request, which has no message type, is not answered.
         None => return Err(IgnoredReason::Malformed),
     };
     let uses_address = request.header.ciaddr() == ipv4.address.addr();
@@ -94,20 +95,20 @@ fn answer_to_request(
         return Err(IgnoredReason::OtherServer);
     }
     // Clients in the states RENEWING and REBINDING set `ciaddr`. Clients in the states SELECTING and INIT-REBOOT set
-    // the option Requested IP Address instead.
+    // the option "Requested IP Address" instead.
     let ciaddr = Some(request.header.ciaddr()).filter(|address| !address.is_unspecified());
     let address = request.options.address.or(ciaddr).ok_or(IgnoredReason::Malformed)?;
     if address == ipv4.address.addr() {
         return Ok(AnswerKind::Dhcpv4Ack);
     }
-    // A renewal has no server identifier: its destination is the server that allocated the address.
+    // A renewal contains no server identifier. Its IP destination is the server that allocated the address.
     if is_unicast(destination) && destination != SERVER_IDENTIFIER {
         return Err(IgnoredReason::OtherServer);
     }
     Ok(AnswerKind::Dhcpv4Nak)
 }
 
-/// Answers a DHCPINFORM: the client already has an address, and requests only the other settings.
+/// Answers a DHCPINFORM: the client already has an address, and requests only the other settings of the network.
 fn answer_inform(
     settings: &Settings,
     request: &Request<'_>,
@@ -138,7 +139,7 @@ fn decline(request: &Request<'_>, ipv4: &Ipv4Settings) -> Result<Outcome, Ignore
     Ok(Outcome::Declined(DeclinedAddress { address: address.into(), answer: None }))
 }
 
-/// Returns the request's header as the header of an answer: with its transaction id, flags and `chaddr`.
+/// Returns the header of the answer to a request: with the request's transaction ID, flags and `chaddr`.
 fn header_of_answer(request: &Request<'_>) -> Result<v4::Message, IgnoredReason> {
     let header = request.bytes.get(..HEADER_LENGTH).ok_or(IgnoredReason::Malformed)?;
     let mut answer = v4::Message::from_bytes(header).map_err(|_| IgnoredReason::Malformed)?;
@@ -148,7 +149,7 @@ fn header_of_answer(request: &Request<'_>) -> Result<v4::Message, IgnoredReason>
     Ok(answer)
 }
 
-/// Returns where to send an answer (RFC 2131, section 4.1).
+/// Returns the Ethernet and IP destination of an answer (RFC 2131, section 4.1).
 fn destination_of_answer(
     settings: &Settings,
     request: &Request<'_>,
@@ -168,7 +169,7 @@ fn destination_of_answer(
     (ipv4.address.addr(), settings.mac)
 }
 
-/// Returns the maximum length of a message that the client accepts and that fits into one frame.
+/// Returns the maximum length of an answer: the client accepts it, and it fits into one frame.
 fn max_message_length(settings: &Settings, request: &Request<'_>) -> usize {
     let mtu = settings.mtu.unwrap_or(1500).max(MIN_MESSAGE_LIMIT);
     let accepted = request.options.limit.unwrap_or(MIN_MESSAGE_LIMIT).clamp(MIN_MESSAGE_LIMIT, mtu);
@@ -184,7 +185,7 @@ fn answer_frame(
 ) -> Result<Vec<u8>, IgnoredReason> {
     let mut message = header.to_vec().map_err(|_| IgnoredReason::Malformed)?;
     message.extend(options.finish());
-    // Some clients and firmware require the minimum length of a BOOTP message.
+    // Pads the message to the minimum length of BOOTP messages, which some clients and firmware require.
     message.resize(message.len().max(MIN_PACKET_SIZE), 0);
     let addresses = FrameAddresses { source: settings.server_mac, destination: destination_mac };
     addresses.dhcpv4_frame(destination, &message).ok_or(IgnoredReason::Malformed)

@@ -10,7 +10,7 @@ use crate::domain_name::encode_all;
 use crate::identity::{LEASE_TIME, REBINDING_TIME, RENEWAL_TIME, SERVER_IDENTIFIER, seconds};
 use crate::settings::{Ipv4Settings, Settings};
 
-/// Bytes of a message before its options.
+/// Number of bytes of a message before its options.
 const HEADER_LENGTH: usize = 240;
 
 /// Options of a request that determine the answer.
@@ -20,14 +20,14 @@ pub(crate) struct RequestOptions {
     pub(crate) server: Option<Ipv4Addr>,
     /// Requested address.
     pub(crate) address: Option<Ipv4Addr>,
-    /// Maximum length of a datagram that the client accepts.
+    /// Maximum length of an IP datagram in bytes that the client accepts.
     pub(crate) limit: Option<u16>,
     client: Option<Vec<u8>>,
     requests_routes: bool,
 }
 
 impl RequestOptions {
-    /// Reads the options. Options with wrong lengths are ignored.
+    /// Parses the options. Ignores options with wrong lengths.
     pub(crate) fn parse(options: DhcpOptionIterator<'_>) -> Self {
         let mut all = Self::default();
         for option in options {
@@ -54,9 +54,9 @@ impl RequestOptions {
     }
 }
 
-/// Options of an answer, up to the length that the client accepts. Options for which there is no room are left out, so
-/// the most important options come first. Each option is sent to each client, even if the client does not request it:
-/// for example, busybox's udhcpc does not request the MTU, but applies it.
+/// Writes the options of an answer, up to the length that the client accepts. Options that do not fit are left out, so
+/// callers must write the most important options first. Each option is sent even if the client does not request it: for
+/// example, busybox's udhcpc does not request the MTU, but applies it.
 pub(crate) struct OptionWriter {
     bytes: Vec<u8>,
     limit: usize,
@@ -72,7 +72,8 @@ impl OptionWriter {
         };
         writer.push(&DhcpOption::MessageType(message_type));
         writer.push(&DhcpOption::ServerIdentifier(SERVER_IDENTIFIER));
-        // RFC 6842: an answer repeats the client identifier, which the client compares with its own identifier.
+        // RFC 6842: an answer must contain the client identifier of the request, so that the client can recognize its
+        // answer.
         if let Some(client) = &request.client {
             writer.push(&DhcpOption::ClientIdentifier(client.clone()));
         }
@@ -87,7 +88,7 @@ impl OptionWriter {
         writer
     }
 
-    /// Creates a writer with the options of DHCPOFFER, and of DHCPACK for a DHCPREQUEST.
+    /// Creates a writer with the options of a DHCPOFFER, or of a DHCPACK that answers a DHCPREQUEST.
     pub(crate) fn for_lease(
         limit: usize,
         message_type: MessageType,
@@ -103,7 +104,7 @@ impl OptionWriter {
         writer
     }
 
-    /// Creates a writer with the options of DHCPACK for a DHCPINFORM, without lease times.
+    /// Creates a writer with the options of a DHCPACK that answers a DHCPINFORM: without lease times.
     pub(crate) fn for_inform(
         limit: usize,
         settings: &Settings,
@@ -121,7 +122,7 @@ impl OptionWriter {
         ipv4: &Ipv4Settings,
         request: &RequestOptions,
     ) {
-        // RFC 2132: the mask precedes the router.
+        // RFC 2132: the subnet mask must precede the routers.
         self.push(&DhcpOption::SubnetMask(ipv4.address.netmask()));
         if let Some(gateway) = ipv4.gateway {
             self.push(&DhcpOption::Router(vec![gateway]));
@@ -143,7 +144,7 @@ impl OptionWriter {
             let data = encode_all(&ipv4.search_domains);
             self.push(&DhcpOption::Unknown(UnknownOption::new(OptionCode::DomainSearch, data)));
         }
-        // Networks of one or two addresses have no broadcast address (RFC 3021).
+        // Networks with one or two addresses have no broadcast address (RFC 3021).
         if ipv4.address.prefix_len() < 31 {
             self.push(&DhcpOption::BroadcastAddr(ipv4.address.broadcast()));
         }
@@ -152,7 +153,7 @@ impl OptionWriter {
     fn push(&mut self, option: &DhcpOption) {
         let mut encoded = Vec::new();
         let result = option.encode(&mut Encoder::new(&mut encoded));
-        // One byte is reserved for the option End.
+        // One byte must remain for the option "End".
         if result.is_ok() && self.bytes.len() + encoded.len() < self.limit {
             self.bytes.extend(encoded);
         } else {
@@ -160,15 +161,15 @@ impl OptionWriter {
         }
     }
 
-    /// Returns the encoded options.
+    /// Returns the encoded options, with the option "End".
     pub(crate) fn finish(mut self) -> Vec<u8> {
         self.bytes.push(u8::from(OptionCode::End));
         self.bytes
     }
 }
 
-/// Returns the routes of option 121: to the server on the link, the network's routes, and the default route, because
-/// clients that use option 121 ignore the option `Router`.
+/// Returns the routes of option 121: an on-link route to the server identifier, the network's routes, and the default
+/// route. The default route is included because clients that use option 121 ignore the option `Router`.
 fn routes(ipv4: &Ipv4Settings) -> Vec<(Ipv4Net, Ipv4Addr)> {
     let on_link = Ipv4Addr::UNSPECIFIED;
     let mut routes = vec![(Ipv4Net::from(SERVER_IDENTIFIER), on_link)];

@@ -14,12 +14,13 @@ use crate::identity::{LEASE_TIME, REBINDING_TIME, RENEWAL_TIME, seconds, server_
 use crate::outcome::{AnswerKind, DeclinedAddress, IgnoredReason, Outcome};
 use crate::settings::{Ipv6Settings, Settings};
 
-/// Maximum length of an answer, so that it fits into the minimum MTU of IPv6.
+/// Maximum length of an answer in bytes. The packet fits into the minimum MTU of IPv6 (1280 bytes).
 const MAX_MESSAGE_LENGTH: usize = 1280 - DHCPV6_HEADERS;
-/// Preference of the server. With this value, a client does not wait for other servers.
+/// Value of the option Preference. A client that receives this value does not wait for answers of other servers.
 const HIGHEST_PREFERENCE: u8 = 255;
 
-/// Answers a message of the guest. `left_out_count` counts the options for which the answer has no room.
+/// Answers a DHCPv6 message of the guest. Increments `left_out_count` by the number of options that do not fit into the
+/// answer.
 pub(crate) fn answer(
     settings: &Settings,
     source: Ipv6Addr,
@@ -99,7 +100,7 @@ pub(crate) fn answer(
     Ok(Outcome::Answer { kind, frame })
 }
 
-/// Checks the identifiers of client and server as RFC 8415, section 16, requires.
+/// Checks the client and server identifiers of a message according to RFC 8415, section 16.
 fn check_identifiers(
     settings: &Settings,
     message_type: MessageType,
@@ -120,8 +121,8 @@ fn check_identifiers(
     if is_valid { Ok(()) } else { Err(IgnoredReason::Malformed) }
 }
 
-/// Inserts the answers to all identity associations. A VM has only one address. The association that already contains
-/// this address gets it, or else the first association.
+/// Inserts an answer to each identity association. Because a VM has only one address, one association gets it: the
+/// association that already contains the address, otherwise the first association for addresses.
 fn insert_associations(
     options: &mut DhcpOptions,
     ipv6: &Ipv6Settings,
@@ -142,8 +143,8 @@ fn insert_associations(
     }
 }
 
-/// Returns the answer to an identity association. In answers to renewals, a lifetime of 0 removes addresses that the
-/// client has from another server or lease.
+/// Returns the answer to an identity association. The answer to a renewal contains the client's other addresses with a
+/// lifetime of 0, so that the client removes addresses from another server or lease.
 fn answer_to_association(
     association: &Association,
     address: Option<Ipv6Addr>,
@@ -179,8 +180,9 @@ fn answer_to_association(
     }
 }
 
-/// Answers a Confirm message: whether the client's addresses are still valid. RFC 8415 compares only the prefix. Berth
-/// also refuses another address of the same prefix, so that the client immediately requests the address of its lease.
+/// Answers a Confirm message: whether the client's addresses are still valid. RFC 8415 requires only that they have a
+/// valid prefix. Berth confirms only the address of the lease, so that a client with another address immediately
+/// requests the address of its lease.
 fn confirm(ipv6: &Ipv6Settings, associations: &[Association]) -> Result<DhcpOption, IgnoredReason> {
     let mut addresses = associations.iter().flat_map(|association| &association.addresses);
     let first = addresses.next().ok_or(IgnoredReason::NoRequest)?;
@@ -192,7 +194,7 @@ fn status(status: Status) -> DhcpOption {
     DhcpOption::StatusCode(StatusCode { status, msg: String::new() })
 }
 
-/// Encodes the answer, with name servers and search domains as far as they fit.
+/// Encodes an answer. Name servers and search domains that do not fit are left out.
 fn encode_answer(
     mut answer: Message,
     ipv6: &Ipv6Settings,

@@ -1,4 +1,4 @@
-//! Splits the options of DHCPv6 messages (RFC 8415) without copies.
+//! Parses the options of DHCPv6 messages (RFC 8415) without copying them.
 
 use std::net::Ipv6Addr;
 
@@ -6,13 +6,13 @@ use dhcproto::v6::OptionCode;
 
 use crate::outcome::IgnoredReason;
 
-/// Maximum length of a DUID (RFC 8415, section 11.1).
+/// Maximum length in bytes of a DUID, a client or server identifier (RFC 8415, section 11.1).
 const MAX_DUID_LENGTH: usize = 130;
-/// Maximum number of identity associations that are answered, so that the answer fits into one frame. No client needs
-/// more.
+/// Maximum number of identity associations in a request that are answered, so that the answer fits into one frame. No
+/// client needs more of them.
 const MAX_ASSOCIATIONS: usize = 8;
 
-/// Encoded options, one after the other.
+/// Encoded options of a message, one after the other.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Options<'a>(&'a [u8]);
 
@@ -47,7 +47,7 @@ pub(crate) enum AssociationKind {
     Prefix,
 }
 
-/// Identity association of a request.
+/// An identity association in a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Association {
     pub(crate) kind: AssociationKind,
@@ -58,14 +58,14 @@ pub(crate) struct Association {
 impl Association {
     fn parse(kind: AssociationKind, data: &[u8]) -> Result<Self, IgnoredReason> {
         let (id, rest) = data.split_first_chunk::<4>().ok_or(IgnoredReason::Malformed)?;
-        // T1 and T2 precede the options.
+        // In the format of IA_NA and IA_PD, T1 and T2 (4 bytes each) precede the options.
         let times = if kind == AssociationKind::TemporaryAddress { 0 } else { 8 };
         let options = rest.get(times..).ok_or(IgnoredReason::Malformed)?;
         let mut addresses = Vec::new();
         for option in Options(options) {
             let (code, data) = option?;
             if code == OptionCode::IAAddr {
-                // Two lifetimes follow the address.
+                // In the format of the option, two lifetimes (4 bytes each) follow the address.
                 let address = data.first_chunk::<16>().filter(|_| data.len() >= 24);
                 addresses.push(Ipv6Addr::from(*address.ok_or(IgnoredReason::Malformed)?));
             }

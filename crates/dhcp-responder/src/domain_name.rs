@@ -7,13 +7,13 @@ use berth_api::is_domain_name;
 pub(crate) struct DomainName {
     /// Text without the final dot.
     pub(crate) text: String,
-    /// Labels with their lengths and the root label, not compressed: DHCPv6 (RFC 8415, section 10) and router
+    /// The name in the format of DNS messages, without compression: DHCPv6 (RFC 8415, section 10) and router
     /// advertisements (RFC 8106) forbid compression, and DHCPv4 does not require it.
     pub(crate) encoded: Vec<u8>,
 }
 
 impl DomainName {
-    /// Parses a name, with or without the final dot; `None` if it is not valid.
+    /// Parses a domain name, with or without the final dot; `None` if the name is invalid.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let text = text.strip_suffix('.').unwrap_or(text);
         if !is_domain_name(text) {
@@ -29,7 +29,7 @@ impl DomainName {
     }
 }
 
-/// Returns the encoded names, one after the other.
+/// Returns the encoded names of a list, one after the other.
 pub(crate) fn encode_all(names: &[DomainName]) -> Vec<u8> {
     names.iter().flat_map(|name| name.encoded.iter().copied()).collect()
 }

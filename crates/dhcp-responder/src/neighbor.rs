@@ -10,7 +10,7 @@ use crate::identity::{SERVER_IDENTIFIER, SERVER_LINK_LOCAL};
 use crate::outcome::{AnswerKind, IgnoredReason, Outcome};
 use crate::settings::Settings;
 
-/// Answers an ARP request for the server identifier, so that clients can send renewals to it.
+/// Answers an ARP request for the server identifier, so that clients can send renewals to this address.
 pub(crate) fn answer_arp(
     settings: &Settings,
     request: &ArpEthIpv4Packet,
@@ -37,7 +37,7 @@ pub(crate) fn answer_arp(
     Ok(Outcome::Answer { kind: AnswerKind::ArpReply, frame })
 }
 
-/// Answers a neighbor solicitation for the server's link-local address.
+/// Answers a neighbor solicitation for the link-local address of the server.
 pub(crate) fn answer_neighbor_solicitation(
     settings: &Settings,
     source: Ipv6Addr,
@@ -53,7 +53,7 @@ pub(crate) fn answer_neighbor_solicitation(
     if settings.ipv6.is_none() {
         return Err(IgnoredReason::NotConfigured);
     }
-    // A guest without an address tests whether the address is in use (duplicate address detection).
+    // A solicitation without a source address is duplicate address detection by a guest that has no address yet.
     let is_solicited = !source.is_unspecified();
     let (destination, destination_mac) =
         if is_solicited { (source, settings.mac) } else { (ALL_NODES, ALL_NODES_MAC) };

@@ -13,25 +13,25 @@ pub enum Direction {
     ToGuest,
 }
 
-/// Action of the agent after a frame was handled.
+/// What the agent has to do after a frame was handled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Send the frame to the guest.
     Answer {
         /// Type of the message in the frame.
         kind: AnswerKind,
-        /// Ethernet frame without frame check sequence.
+        /// Ethernet frame without the frame check sequence.
         frame: Vec<u8>,
     },
-    /// Report a server or router that is not Berth's.
+    /// Report a DHCP server or router that is not Berth's.
     ForeignServer(ForeignServer),
-    /// Report that the guest found its address in use by another machine, and send the answer if there is one.
+    /// Report that the guest declined its address because another machine uses it, and send the answer if there is one.
     Declined(DeclinedAddress),
     /// Do nothing.
     Ignored(IgnoredReason),
 }
 
-/// Message type of an answer. Its text is the value of a metric label.
+/// Message type of an answer. Its text form is the value of a metric label.
 #[derive(
     Clone,
     Copy,
@@ -50,7 +50,7 @@ pub enum AnswerKind {
     Dhcpv4Offer,
     /// DHCPACK.
     Dhcpv4Ack,
-    /// DHCPNAK: the client uses another address than its lease's.
+    /// DHCPNAK: the client requested another address than the address of its lease.
     Dhcpv4Nak,
     /// DHCPv6 Advertise.
     Dhcpv6Advertise,
@@ -58,13 +58,13 @@ pub enum AnswerKind {
     Dhcpv6Reply,
     /// Router advertisement.
     RouterAdvertisement,
-    /// ARP reply for the server identifier.
+    /// ARP reply that contains the server identifier.
     ArpReply,
-    /// Neighbor advertisement for the server's link-local address.
+    /// Neighbor advertisement that contains the server's link-local address.
     NeighborAdvertisement,
 }
 
-/// Server or router that is not Berth's, on the segment of the VM.
+/// DHCP server or router that is not Berth's, in the layer 2 network of the VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ForeignServer {
     /// Protocol of the server's message.
@@ -75,7 +75,7 @@ pub struct ForeignServer {
     pub address: IpAddr,
 }
 
-/// Protocol of a foreign server. Its text is the value of a metric label.
+/// Protocol of a foreign server. Its text form is the value of a metric label.
 #[derive(
     Clone,
     Copy,
@@ -101,13 +101,13 @@ pub enum ForeignKind {
 /// Address that the guest declined (DHCPDECLINE, DHCPv6 Decline).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeclinedAddress {
-    /// Address of the lease.
+    /// Address of the lease that the guest declined.
     pub address: IpAddr,
-    /// Frame to send to the guest, which confirms a DHCPv6 Decline; `None` for DHCPv4.
+    /// Frame to send to the guest as a confirmation of a DHCPv6 Decline; `None` for DHCPv4, which has no confirmation.
     pub answer: Option<Vec<u8>>,
 }
 
-/// Reason why a frame has no answer. Its text is the value of a metric label.
+/// Reason why a frame is not answered. Its text form is the value of a metric label.
 #[derive(
     Clone,
     Copy,
@@ -128,22 +128,22 @@ pub enum IgnoredReason {
     VlanTag,
     /// The frame is truncated or malformed.
     Malformed,
-    /// The source or `chaddr` is not the lease's Ethernet address.
+    /// The source Ethernet address or `chaddr` is not the Ethernet address of the lease.
     OtherMac,
     /// The lease has no address of this family.
     NotConfigured,
-    /// The message passed a relay agent.
+    /// A relay agent forwarded the message.
     RelayAgent,
-    /// The client selected another server, or renews the address of another server.
+    /// The client selected another server, or renews an address of another server.
     OtherServer,
-    /// The guest sent a message that only servers send, or that needs no answer.
+    /// The guest sent a message that only servers may send, or a message that needs no answer.
     NoRequest,
-    /// The guest released its address. The address stays allocated to the VM.
+    /// The guest released its address. The address remains allocated to the VM.
     Released,
-    /// The router advertisement comes from the configured gateway, or may come from it because the gateway's link-local
+    /// The router advertisement comes from the configured gateway, or may come from this gateway, whose link-local
     /// address is unknown.
     Gateway,
-    /// It is not yet known whether another machine uses the address of the lease.
+    /// The probes have not yet shown whether another machine uses the address of the lease.
     AddressNotProbed,
     /// Another machine uses the address of the lease.
     AddressInUse,

@@ -1,5 +1,5 @@
-//! List of the crate's parsers of untrusted bytes, for the fuzz targets in `fuzz/` and the test that replays their
-//! corpus.
+//! List of the crate's parsers of untrusted bytes. The fuzz targets in `fuzz/` and the test that replays their corpus
+//! use this list.
 
 use std::hint::black_box;
 
@@ -7,10 +7,10 @@ use berth_api::{Lease, LeaseNetwork, LeaseOptions, MacAddress};
 
 use crate::{Direction, Outcome, PortResponder, ProbeAnswer, SERVER_MAC, Uptime};
 
-/// A parser and its name.
+/// Name of a parser, and a function that calls it with bytes and ignores the result.
 pub type Parser = (&'static str, fn(&[u8]));
 
-/// All parsers.
+/// All parsers of untrusted bytes.
 pub const PARSERS: &[Parser] = &[("dhcp_frame", |bytes| {
     let options = |prefix_length| LeaseOptions { prefix_length, ..LeaseOptions::default() };
     let network = LeaseNetwork {
@@ -28,7 +28,7 @@ pub const PARSERS: &[Parser] = &[("dhcp_frame", |bytes| {
     let mut responder = PortResponder::new(&network, &lease, SERVER_MAC);
     for direction in [Direction::FromGuest, Direction::ToGuest] {
         if let Outcome::Answer { frame, .. } = responder.handle(direction, bytes, Uptime::ZERO) {
-            // The responder must not answer its own answers.
+            // The responder must not answer a frame that is itself an answer of the responder.
             let second = responder.handle(Direction::FromGuest, &frame, Uptime::ZERO);
             assert!(matches!(second, Outcome::Ignored(_)), "{second:?}");
         }

@@ -1,15 +1,15 @@
 //! Frames of address probes, and their answers.
 //!
-//! An ARP probe has no sender IP address, so it changes no ARP cache (RFC 5227). On the port of a VM, the probe's
-//! sender Ethernet address is that of the owner. Otherwise a guest that tests its own address at the same time would
-//! treat the probe as a conflict with another machine. A probe that leaves the host never has the owner's Ethernet
-//! address, because switches would learn that the owner is at this host, while it may still run on another host before
-//! a migration.
+//! An ARP probe has no sender IP address, so it changes no ARP cache (RFC 5227). On the bridge port of the VM that has
+//! the lease, the sender Ethernet address of the probe is the VM's own. Otherwise a guest that probes its own address
+//! at the same time would detect a conflict. A probe that leaves the host never has the VM's Ethernet address, because
+//! switches would learn that the VM is on this host, although it may still run on another host (before a live
+//! migration).
 //!
-//! The neighbor solicitation of a probe has a link-local source address. Without a source address, it would be a
-//! duplicate address detection (RFC 4862), and a guest that tests the same address at the same time would give up the
-//! address. Such a guest ignores a solicitation with a source address. A machine that uses the address answers in both
-//! cases.
+//! The neighbor solicitation of a probe has a link-local source address. Without a source address, the solicitation
+//! would be duplicate address detection (RFC 4862), and a guest that performs this detection for the same address at
+//! the same time would not use the address. The guest ignores a solicitation with a source address. A machine that
+//! already uses the address answers in both cases.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -26,19 +26,19 @@ use crate::received::{Content, Received};
 pub struct Probe {
     /// Ethernet address of the VM that has the lease.
     pub owner: MacAddress,
-    /// Address of the lease.
+    /// IP address of the lease.
     pub address: IpAddr,
 }
 
 impl Probe {
-    /// Returns the frame to send to the guest of a port.
+    /// Returns the frame to send to the guest through its bridge port.
     #[must_use]
     pub fn frame_to_guest(self) -> Option<Vec<u8>> {
         self.frame(SERVER_MAC, self.owner)
     }
 
     /// Returns the frame to send through a link that leaves the host. The frame has the Ethernet address of the link,
-    /// and the tag of the VLAN if the link carries tagged frames.
+    /// and a VLAN tag if `vlan` is set.
     #[must_use]
     pub fn frame_by_link(self, link: MacAddress, vlan: Option<VlanId>) -> Option<Vec<u8>> {
         let mut frame = self.frame(link, link)?;
@@ -63,7 +63,7 @@ impl Probe {
             }
             IpAddr::V6(address) => {
                 let [.., high, middle, low] = address.octets();
-                // The solicited-node multicast address.
+                // Solicited-node multicast address of the probed address.
                 let last = u16::from_be_bytes([middle, low]);
                 let destination =
                     Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | u16::from(high), last);
@@ -82,7 +82,7 @@ impl Probe {
     }
 }
 
-/// Returns the link-local address with the modified EUI-64 of an Ethernet address.
+/// Returns the link-local address that contains the modified EUI-64 of an Ethernet address.
 fn link_local(mac: MacAddress) -> Ipv6Addr {
     let [a, b, c, d, e, f] = mac.0;
     Ipv6Addr::from([0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f])
@@ -123,8 +123,8 @@ impl ProbeAnswer {
         else {
             return None;
         };
-        // A machine that answers for another machine, such as a router for a mobile node, puts the Ethernet address in
-        // this option.
+        // If a machine answers for another machine, such as a router for a mobile node, this option contains the
+        // Ethernet address of the machine that uses the address.
         let named = advertisement.options_iterator().find_map(|option| match option {
             Ok(NdpOptionSlice::TargetLinkLayerAddress(address)) => {
                 address.link_layer_address().try_into().ok().map(MacAddress)
@@ -153,7 +153,7 @@ mod tests {
     fn an_arp_probe_has_the_owner_only_on_the_port_of_a_vm() {
         let frame = probe("10.0.0.7").frame_to_guest().unwrap();
         assert_eq!(frame[..12], [&[0xff; 6], &SERVER_MAC.0[..]].concat());
-        // The operation, the sender's Ethernet address, and no sender IP address. Then the target address.
+        // Operation, sender Ethernet address and sender IP address (0). The target address follows.
         assert_eq!(frame[20..32], [&[0, 1], &OWNER.0[..], &[0; 4]].concat());
         assert_eq!(frame[38..42], [10, 0, 0, 7]);
         let frame = probe("10.0.0.7").frame_by_link(LINK, Some(120.try_into().unwrap())).unwrap();
@@ -174,7 +174,8 @@ mod tests {
         assert_eq!(frame[54], 135);
     }
 
-    /// Returns the answer of a machine to a probe with this frame.
+    /// Returns the ARP reply of a machine with the IP address `address`; `target` is the target IP address of the
+    /// reply.
     fn arp_answer(mac: MacAddress, address: [u8; 4], target: [u8; 4]) -> Vec<u8> {
         let packet = ArpEthIpv4Packet {
             operation: ArpOperation::REPLY,

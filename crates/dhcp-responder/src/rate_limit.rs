@@ -1,30 +1,31 @@
-//! Rate limit of one port, so that a guest that floods the agent does not delay the answers to its neighbours.
+//! Rate limit of the answers to one port, so that a guest that floods the agent does not delay the answers to other
+//! guests.
 
 use std::time::Duration;
 
-/// Time since an arbitrary start; monotonic.
+/// Monotonic time since an arbitrary start.
 pub type Uptime = Duration;
 
-/// Capacity of the token bucket of a port: the number of answers without a delay if the bucket is full. A boot with
-/// firmware, boot loader and operating system needs fewer than ten.
+/// Capacity of the token bucket of a port: the number of answers that can be sent without delay if the bucket is full.
+/// A boot with firmware, boot loader and operating system needs fewer than 10.
 pub const ANSWER_CAPACITY: u32 = 20;
 /// Time after which one token is added to the bucket of a port.
 pub const ANSWER_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Token bucket, stored as the time at which the bucket is full again.
+/// Token bucket. It contains only the time at which the bucket will be full again.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RateLimit {
     full_at: Uptime,
 }
 
 impl RateLimit {
-    /// Returns true if a token is left.
+    /// Returns true if the bucket contains a token.
     pub(crate) fn has_token(self, now: Uptime) -> bool {
         let missing = self.full_at.saturating_sub(now);
         missing + ANSWER_INTERVAL <= ANSWER_INTERVAL * ANSWER_CAPACITY
     }
 
-    /// Takes a token.
+    /// Removes a token from the bucket.
     pub(crate) fn take(&mut self, now: Uptime) {
         self.full_at = self.full_at.max(now).saturating_add(ANSWER_INTERVAL);
     }

@@ -25,7 +25,7 @@ pub(crate) enum Content<'a> {
 }
 
 impl<'a> Received<'a> {
-    /// Parses a frame. Fragments and other protocols are `Unrelated`.
+    /// Parses a frame. Returns `Unrelated` for fragments and other protocols.
     pub(crate) fn parse(frame: &'a [u8]) -> Result<Self, IgnoredReason> {
         let packet = SlicedPacket::from_ethernet(frame).map_err(|_| IgnoredReason::Malformed)?;
         if !packet.link_exts.is_empty() {

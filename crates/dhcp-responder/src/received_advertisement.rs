@@ -1,4 +1,4 @@
-//! Decides whether a router advertisement of another machine comes from the network's gateway.
+//! Determines whether a router advertisement comes from the network's gateway.
 
 use std::net::Ipv6Addr;
 
@@ -8,8 +8,8 @@ use ipnet::Ipv6Net;
 
 use crate::settings::Settings;
 
-/// Returns true if the network has a gateway that may have sent the advertisement. A gateway with a global address
-/// sends from a link-local address that the network does not name, so only the prefixes are compared.
+/// Returns true if the network's gateway may have sent the advertisement. If the gateway is a global address, its
+/// link-local address, from which it sends advertisements, is unknown; so only the prefixes are compared.
 pub(crate) fn is_expected(
     settings: &Settings,
     source: Ipv6Addr,
@@ -23,7 +23,7 @@ pub(crate) fn is_expected(
     prefix.is_none_or(|prefix| prefixes(message).all(|announced| announced == prefix))
 }
 
-/// Returns the prefixes of an advertisement. Invalid options are left out, as guests ignore them.
+/// Returns the prefixes in an advertisement. Omits invalid options, because guests ignore them.
 fn prefixes<'a>(message: &Icmpv6Slice<'a>) -> impl Iterator<Item = Ipv6Net> + use<'a> {
     let options = match message.payload_slice() {
         Ok(Icmpv6PayloadSlice::RouterAdvertisement(payload)) => Some(payload.options_iterator()),

@@ -15,7 +15,7 @@ use crate::settings::Settings;
 use crate::statistics::Statistics;
 use crate::{dhcpv4, dhcpv6, neighbor, received_advertisement, router_advertisement};
 
-/// One bridge port with the lease of its VM.
+/// Answers the frames of one bridge port with the data of its VM's lease.
 #[derive(Clone, Debug)]
 pub struct PortResponder {
     settings: Settings,
@@ -31,15 +31,15 @@ impl PortResponder {
         Self { settings, rate_limit: RateLimit::default(), statistics: Statistics::default() }
     }
 
-    /// Replaces the lease, and keeps the rate limit and the statistics. Afterwards both addresses may be served.
+    /// Replaces the lease. The rate limit and the statistics remain. Resets the states of both addresses to `Free`.
     pub fn update(&mut self, network: &LeaseNetwork, lease: &Lease) {
         self.settings = Settings::new(network, lease, self.settings.server_mac);
     }
 
-    /// Sets whether the addresses of the lease may be served. By default, both addresses may be served.
+    /// Sets the results of the address probes. By default, both addresses are `Free`.
     ///
-    /// An address that may not be served is not offered. A guest that already uses the address can still renew it,
-    /// because otherwise the guest would give up a working address.
+    /// An address with another state is not offered. However, a guest that already uses the address can still renew it,
+    /// because otherwise the guest would lose a working address.
     pub const fn set_address_states(&mut self, ipv4: AddressState, ipv6: AddressState) {
         self.settings.ipv4_state = ipv4;
         self.settings.ipv6_state = ipv6;
@@ -51,7 +51,7 @@ impl PortResponder {
         &self.statistics
     }
 
-    /// Handles an Ethernet frame (without frame check sequence) of the port, and returns the action of the agent.
+    /// Handles an Ethernet frame (without frame check sequence) of the port, and returns what the agent has to do.
     pub fn handle(&mut self, direction: Direction, frame: &[u8], now: Uptime) -> Outcome {
         let outcome = Received::parse(frame).and_then(|received| match direction {
             Direction::FromGuest => self.answer(&received, now),
@@ -62,8 +62,8 @@ impl PortResponder {
         outcome
     }
 
-    /// Returns an unsolicited router advertisement in a frame, if IPv6 is configured. The agent sends it when the port
-    /// appears, when the lease changes, and each [`crate::ADVERTISEMENT_INTERVAL`].
+    /// Returns a frame with an unsolicited router advertisement, if IPv6 is configured. The agent sends this frame when
+    /// the port appears, when the lease changes, and once per [`crate::ADVERTISEMENT_INTERVAL`].
     #[must_use]
     pub fn advertisement(&self) -> Option<Vec<u8>> {
         router_advertisement::advertisement_frame(
@@ -116,7 +116,7 @@ impl PortResponder {
         Ok(outcome)
     }
 
-    /// Finds messages of foreign servers. The options of DHCP are not parsed.
+    /// Detects messages of foreign servers. DHCP options are not parsed.
     ///
     /// A message from Berth's own Ethernet address is also foreign. Answers of this agent are not delivered to the
     /// socket that sends them. Answers of other agents do not arrive, because a bridge forwards only frames that it
@@ -129,7 +129,7 @@ impl PortResponder {
                 if !matches!(message.icmp_type(), Icmpv6Type::RouterAdvertisement(_)) {
                     return Err(IgnoredReason::Unrelated);
                 }
-                // Guests also ignore such an advertisement.
+                // Guests also ignore an advertisement with another hop limit or source.
                 if *hop_limit != LINK_HOP_LIMIT || !source.is_unicast_link_local() {
                     return Err(IgnoredReason::Malformed);
                 }
@@ -146,7 +146,7 @@ impl PortResponder {
     }
 }
 
-/// Returns the protocol of a server's message.
+/// Returns the protocol of a server if the datagram is a message from a server.
 fn server_kind(source: IpAddr, datagram: &UdpSlice<'_>) -> Result<ForeignKind, IgnoredReason> {
     let first = datagram.payload().first().copied().ok_or(IgnoredReason::Malformed)?;
     let is_reply = u8::from(v4::Opcode::BootReply) == first;

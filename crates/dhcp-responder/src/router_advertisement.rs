@@ -1,4 +1,4 @@
-//! Router advertisements: they start DHCPv6 in guests, and contain what DHCPv6 has no options for.
+//! Router advertisements. They make guests start DHCPv6, and announce what DHCPv6 has no options for.
 
 use std::net::Ipv6Addr;
 
@@ -11,15 +11,16 @@ use crate::identity::{LEASE_TIME, ROUTER_LIFETIME_SECONDS, SERVER_LINK_LOCAL, se
 use crate::outcome::{AnswerKind, IgnoredReason, Outcome};
 use crate::settings::{Ipv6Settings, Settings};
 
-/// Lifetimes of the prefix. They are infinite, because the prefix stays on this link while the network exists.
+/// Lifetime of the prefix: infinite, because the prefix remains on this link as long as the network exists.
 const INFINITE_LIFETIME: u32 = u32::MAX;
-/// Option of RFC 8106 with name servers.
+/// Type of the option with name servers (RFC 8106).
 const RECURSIVE_DNS_SERVERS: u8 = 25;
-/// Option of RFC 8106 with search domains.
+/// Type of the option with search domains (RFC 8106).
 const DNS_SEARCH_LIST: u8 = 31;
-/// Minimum MTU of IPv6 (RFC 8200). Guests ignore smaller values.
+/// Minimum MTU of IPv6 in bytes (RFC 8200). Guests ignore smaller values in advertisements.
 const MIN_MTU: u16 = 1280;
-/// Maximum length of the payload after the headers of IPv6 and of the router advertisement.
+/// Maximum number of bytes for options: the minimum MTU minus the headers of IPv6 (40) and of the router advertisement
+/// (8).
 const MAX_PAYLOAD_LENGTH: usize = MIN_MTU as usize - 40 - 8;
 
 /// Answers a router solicitation.
@@ -33,7 +34,7 @@ pub(crate) fn answer_router_solicitation(
     Ok(Outcome::Answer { kind: AnswerKind::RouterAdvertisement, frame })
 }
 
-/// Returns a router advertisement in a frame, to all nodes if there is no destination.
+/// Returns a frame with a router advertisement to `destination`, or to all nodes if `destination` is `None`.
 pub(crate) fn advertisement_frame(
     settings: &Settings,
     ipv6: &Ipv6Settings,
@@ -83,8 +84,8 @@ pub(crate) fn advertisement_frame(
 }
 
 /// Appends an option of RFC 8106, padded to a multiple of eight bytes. An option that does not fit into the minimum MTU
-/// is left out: guests get the same data with DHCPv6. The lifetime of the option is that of an address, so that guests
-/// keep their name servers while the agent is absent.
+/// is left out, because guests get the same data from DHCPv6. The option has the same lifetime as a lease, so that
+/// guests retain their name servers while the agent is stopped.
 fn append_dns_option(payload: &mut Vec<u8>, option: u8, data: &[u8]) {
     let words = (8 + data.len()).div_ceil(8);
     let Ok(length) = u8::try_from(words) else { return };

@@ -1,4 +1,4 @@
-//! Settings of one port: the valid fields of a lease and of its network.
+//! Settings for the answers to one port: the valid fields of the lease and of its network.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -8,7 +8,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use crate::address_probes::AddressState;
 use crate::domain_name::DomainName;
 
-/// Settings of one port.
+/// Settings for the answers to one port.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) mac: MacAddress,
@@ -19,16 +19,16 @@ pub(crate) struct Settings {
     pub(crate) ipv6: Option<Ipv6Settings>,
     /// IPv6 gateway of the network. It is set even if the lease has no IPv6 address.
     pub(crate) ipv6_gateway: Option<Ipv6Addr>,
-    /// Whether the IPv4 address may be served.
+    /// State of the lease's IPv4 address.
     pub(crate) ipv4_state: AddressState,
-    /// Whether the IPv6 address may be served.
+    /// State of the lease's IPv6 address.
     pub(crate) ipv6_state: AddressState,
 }
 
-/// IPv4 part of the settings.
+/// IPv4 settings.
 #[derive(Clone, Debug)]
 pub(crate) struct Ipv4Settings {
-    /// Address of the lease, and the length of the network's prefix.
+    /// Address of the lease, with the prefix length of the network.
     pub(crate) address: Ipv4Net,
     pub(crate) gateway: Option<Ipv4Addr>,
     pub(crate) routes: Vec<(Ipv4Net, Ipv4Addr)>,
@@ -36,20 +36,20 @@ pub(crate) struct Ipv4Settings {
     pub(crate) search_domains: Vec<DomainName>,
 }
 
-/// IPv6 part of the settings.
+/// IPv6 settings.
 #[derive(Clone, Debug)]
 pub(crate) struct Ipv6Settings {
-    /// Address of the lease, and the length of the network's prefix.
+    /// Address of the lease, with the prefix length of the network.
     pub(crate) address: Ipv6Net,
-    /// The gateway, if it is a link-local address.
+    /// The gateway of the network, if it is a link-local address.
     pub(crate) link_local_gateway: Option<Ipv6Addr>,
     pub(crate) nameservers: Vec<Ipv6Addr>,
     pub(crate) search_domains: Vec<DomainName>,
 }
 
 impl Settings {
-    /// Collects the settings. Values of the wrong family and invalid names are left out: a guest without a search
-    /// domain is better than a guest without an address.
+    /// Converts a lease and its network to settings. Values of the wrong address family and invalid names are left out:
+    /// a guest without a search domain is better than a guest without an address.
     pub(crate) fn new(network: &LeaseNetwork, lease: &Lease, server_mac: MacAddress) -> Self {
         let ipv4 = || Ipv4Settings::new(network.ipv4.as_ref()?, lease.ipv4?);
         let ipv6 = || Ipv6Settings::new(network.ipv6.as_ref()?, lease.ipv6?);

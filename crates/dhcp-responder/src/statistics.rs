@@ -1,4 +1,4 @@
-//! Counters of one port, for the agent's metrics.
+//! Counters of one port, which the agent exports as metrics.
 
 use std::collections::BTreeMap;
 
@@ -7,15 +7,15 @@ use crate::outcome::{AnswerKind, ForeignKind, IgnoredReason, Outcome};
 /// Counters of one port since its [`crate::PortResponder`] was created.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
-    /// Number of answers by message type.
+    /// Number of sent answers, by message type.
     pub answers: BTreeMap<AnswerKind, u64>,
     /// Number of frames without an answer, by reason.
     pub ignored: BTreeMap<IgnoredReason, u64>,
     /// Number of messages of foreign servers, by protocol.
     pub foreign_servers: BTreeMap<ForeignKind, u64>,
-    /// Number of declined addresses.
+    /// Number of times that the guest declined an address.
     pub declined: u64,
-    /// Number of options that were left out because the answer would be longer than the client accepts.
+    /// Number of options that were left out of answers, because the client does not accept longer answers.
     pub options_left_out: u64,
 }
 

@@ -1,5 +1,5 @@
-//! Tests of the responder with whole frames. Requests are made with dhcproto and etherparse, as the answers are;
-//! answers are checked with smoltcp.
+//! Tests the responder with whole frames. dhcproto and etherparse encode the requests; smoltcp, which the responder
+//! does not use, parses the answers.
 
 #![expect(
     clippy::cast_possible_truncation,

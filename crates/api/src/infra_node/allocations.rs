@@ -20,7 +20,7 @@ pub struct Allocation {
     pub pod: Option<String>,
     /// True if the pod has a control group. False if the kubelet has not created the control group yet, or has removed
     /// it after the containers ended. Absent if this is unknown: no control group was found, but the kubelet does not
-    /// run, was started less than a minute ago, or uses another control group hierarchy.
+    /// run or was started less than a minute ago, or the folder of the pods' control groups does not exist.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub has_control_group: Option<bool>,
     /// Exclusive CPUs of the pod and its containers.

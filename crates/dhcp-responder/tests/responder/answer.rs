@@ -22,7 +22,7 @@ pub(crate) enum Content {
     Icmpv6 { source: Ipv6Addr, destination: Ipv6Addr, message: Vec<u8> },
 }
 
-/// A checked answer.
+/// An answer whose lengths and checksums are valid.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) kind: AnswerKind,
@@ -30,21 +30,21 @@ pub(crate) struct Answer {
     pub(crate) content: Content,
 }
 
-/// Returns the answer, and panics if there is none or if it is not valid.
+/// Returns the answer, and panics if the outcome is no answer or an invalid one.
 pub(crate) fn expect_answer(outcome: Outcome) -> Answer {
     let Outcome::Answer { kind, frame } = outcome else { panic!("no answer: {outcome:?}") };
     let (destination, content) = parse(&frame);
     Answer { kind, destination, content }
 }
 
-/// Returns the DHCPv4 message of an answer.
+/// Returns the DHCPv4 message in an answer.
 pub(crate) fn expect_dhcpv4(outcome: Outcome) -> (AnswerKind, v4::Message) {
     let answer = expect_answer(outcome);
     let Content::Dhcpv4 { message, .. } = answer.content else { panic!("{answer:?}") };
     (answer.kind, message)
 }
 
-/// Returns the DHCPv6 message of an answer.
+/// Returns the DHCPv6 message in an answer.
 pub(crate) fn expect_dhcpv6(outcome: Outcome) -> (AnswerKind, v6::Message) {
     let answer = expect_answer(outcome);
     let Content::Dhcpv6 { destination, message } = answer.content else { panic!("{answer:?}") };
@@ -52,7 +52,7 @@ pub(crate) fn expect_dhcpv6(outcome: Outcome) -> (AnswerKind, v6::Message) {
     (answer.kind, message)
 }
 
-/// Parses a frame of the server.
+/// Parses a frame of the responder: returns its Ethernet destination and its content.
 pub(crate) fn parse(frame: &[u8]) -> (MacAddress, Content) {
     let ethernet = EthernetFrame::new_checked(frame).unwrap();
     assert_eq!(ethernet.src_addr().0, SERVER_MAC.0);

@@ -45,7 +45,8 @@ fn associations(answer: &Message) -> Vec<&IANA> {
     all.collect()
 }
 
-/// Returns the addresses, each with its lifetime, and the status. The preferred and the valid lifetime must be equal.
+/// Returns the addresses in an identity association, each with its lifetime, and the status. Asserts that the preferred
+/// and the valid lifetime are equal.
 fn addresses_and_status(association: &IANA) -> (Vec<(Ipv6Addr, u32)>, Option<Status>) {
     let addresses = association.opts.iter().filter_map(|option| match option {
         DhcpOption::IAAddr(address) => {
@@ -159,13 +160,13 @@ fn confirm_compares_the_addresses() {
 fn information_request_gets_settings() {
     let (kind, answer) = answer_to(MessageType::InformationRequest, vec![]);
     assert_eq!(kind, AnswerKind::Dhcpv6Reply);
-    // dhcproto encodes the option, but does not decode it.
+    // The option is compared as bytes, because dhcproto encodes it, but does not decode it.
     let data = 1800_u32.to_be_bytes().to_vec();
     let refresh = UnknownOption::new(OptionCode::InformationRefreshTime, data);
     let refresh = DhcpOption::Unknown(refresh);
     assert_eq!(answer.opts().get(OptionCode::InformationRefreshTime), Some(&refresh));
     assert!(answer.opts().get(OptionCode::DomainNameServers).is_some());
-    // The identifier of the client is optional.
+    // A message without a client identifier is valid.
     let frame = frame_of_dhcpv6(&[11, 1, 2, 3]);
     assert_eq!(expect_dhcpv6(send(&mut responder(), &frame)).0, AnswerKind::Dhcpv6Reply);
 }

@@ -1,4 +1,4 @@
-//! Servers and routers that are not Berth's.
+//! Reports of DHCP servers and routers that are not Berth's.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -47,7 +47,7 @@ fn router_advertisement(source: Ipv6Addr, hop_limit: u8) -> Vec<u8> {
     router_advertisement_from(FOREIGN_MAC, source, hop_limit, &[])
 }
 
-/// Returns a router advertisement with prefixes of 64 bits.
+/// Returns a router advertisement with /64 prefixes.
 fn router_advertisement_from(
     mac: MacAddress,
     source: Ipv6Addr,
@@ -160,12 +160,12 @@ fn advertisements_of_a_global_gateway_are_recognized_by_their_prefixes() {
         let frame = router_advertisement_from(FOREIGN_MAC, FOREIGN6, 255, prefixes);
         assert_eq!(&receive(&mut responder, &frame), outcome, "{prefixes:?}");
     }
-    // Without a gateway every router is foreign.
+    // If the network has no gateway, every router is foreign.
     let frame = router_advertisement_from(FOREIGN_MAC, FOREIGN6, 255, &[own]);
     assert_eq!(receive(&mut responder(), &frame), reported);
 }
 
-/// Checks that the guest gets no answer for a server's message, and that frames to the guest get no answers.
+/// Checks that the responder does not answer messages that only servers send, and does not answer frames to the guest.
 #[test]
 fn messages_of_servers_get_no_answers() {
     let frame = offer(MAC, v4::Opcode::BootReply);

@@ -1,4 +1,4 @@
-//! A guest: its lease, and the frames that it sends.
+//! A guest with its lease, and the frames that the guest sends.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -17,7 +17,7 @@ pub(crate) const DNS6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x120, 0, 0, 0, 0, 0, 53
 pub(crate) const LINK_LOCAL: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 1, 2, 3, 4);
 pub(crate) const CLIENT_DUID: [u8; 6] = [0, 4, 9, 9, 9, 9];
 
-/// Returns a network with all settings.
+/// Returns a network in which all settings are set.
 pub(crate) fn network() -> LeaseNetwork {
     let options =
         |length, gateway: Option<IpAddr>, dns: IpAddr, to: &str, via: &str| LeaseOptions {
@@ -50,12 +50,12 @@ pub(crate) fn responder() -> PortResponder {
     PortResponder::new(&network(), &lease(), SERVER_MAC)
 }
 
-/// Returns the responder's outcome for a frame of the guest.
+/// Passes a frame of the guest to the responder, and returns the outcome.
 pub(crate) fn send(responder: &mut PortResponder, frame: &[u8]) -> Outcome {
     responder.handle(Direction::FromGuest, frame, Duration::from_secs(9))
 }
 
-/// Returns a DHCPv4 message of the guest that has no option except its type.
+/// Returns a DHCPv4 message of the guest with only one option, the message type.
 pub(crate) fn dhcpv4(message_type: v4::MessageType) -> v4::Message {
     let none = Ipv4Addr::UNSPECIFIED;
     let mut message = v4::Message::new_with_id(0x1234_5678, none, none, none, none, &MAC.0);
@@ -63,7 +63,7 @@ pub(crate) fn dhcpv4(message_type: v4::MessageType) -> v4::Message {
     message
 }
 
-/// Returns a DHCPREQUEST with the server identifier and the address that the client selected.
+/// Returns a DHCPREQUEST that selects an offer: it contains the server identifier and the requested address.
 pub(crate) fn selecting_request(server: Ipv4Addr, address: Ipv4Addr) -> v4::Message {
     let mut message = dhcpv4(v4::MessageType::Request);
     message.opts_mut().insert(v4::DhcpOption::ServerIdentifier(server));

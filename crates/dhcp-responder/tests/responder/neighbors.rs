@@ -40,7 +40,7 @@ fn router_advertisement(answer: &Content) -> (Ipv6Addr, Ipv6Addr, &[u8]) {
     (*source, *destination, message)
 }
 
-/// Returns the data of a neighbor discovery option of a router advertisement.
+/// Returns the data of the option with the type `code` in a router advertisement.
 fn option(message: &[u8], code: u8) -> Option<&[u8]> {
     let mut rest = &message[16..];
     while let [kind, words, ..] = *rest {

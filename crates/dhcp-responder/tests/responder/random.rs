@@ -1,4 +1,4 @@
-//! Random frames and leases.
+//! Random frames and leases cause no panic and no invalid answer.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::guest::{
     frame_of_dhcpv4_from, frame_of_dhcpv6, icmpv6, responder, selecting_request,
 };
 
-/// Returns frames that get answers.
+/// Returns valid requests, which the test then modifies.
 fn seeds() -> Vec<Vec<u8>> {
     let mut renewing = dhcpv4(v4::MessageType::Request);
     renewing.set_ciaddr(ADDRESS);
@@ -32,7 +32,7 @@ fn seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Checks an outcome: an answer is valid, and only frames of the guest get answers.
+/// Checks that an answer is valid, and that only frames of the guest are answered.
 fn check_outcome(outcome: Outcome, frame: &[u8], direction: Direction) {
     match outcome {
         Outcome::Answer { .. } => {
@@ -131,7 +131,7 @@ proptest! {
         hostname: Option<String>,
         limit: u16,
     ) {
-        // Values of the wrong family are left out.
+        // A value of the wrong address family in the lease is left out of the answer.
         let (ipv4, ipv6) = if families.0 { (ipv4, ipv6) } else { (ipv6, ipv4) };
         let network = LeaseNetwork { mtu, ipv4: Some(ipv4), ipv6: Some(ipv6), ..Default::default() };
         let machine = "tenant/worker".to_owned();

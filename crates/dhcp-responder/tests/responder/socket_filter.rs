@@ -1,4 +1,4 @@
-//! The socket filter, in the kernel: a socket with the filter receives only accepted messages.
+//! Runs the socket filter in the kernel: a socket with the filter receives only the accepted frames.
 
 use std::io::Read as _;
 use std::net::Ipv6Addr;
@@ -24,9 +24,9 @@ const LOAD_IMMEDIATE: u16 = 0;
 const PACKET_OUTGOING: u32 = 4;
 
 /// Returns true if the kernel accepts the frame. The kernel runs the filters of all sockets with the same code, so a
-/// pair of local datagram sockets, which needs no privileges, replaces a packet socket. However, the packets of such
-/// sockets always have the type of received packets. Therefore, to test frames to the guest, the program gets the other
-/// packet type as a constant. `agent/tests/dhcp.rs` tests the packet types with a bridge.
+/// pair of local datagram sockets, which needs no privileges, replaces a packet socket. The kernel marks the packets of
+/// such sockets always as received. Therefore, to test frames to the guest, the instruction that loads the packet type
+/// is replaced by one that loads a constant. `agent/tests/dhcp.rs` tests the packet types with a bridge.
 fn is_accepted_by(program: &[FilterInstruction], direction: Direction, frame: &[u8]) -> bool {
     let (sender, mut receiver) = Socket::pair(Domain::UNIX, Type::DGRAM, None).unwrap();
     assert_eq!(program.iter().filter(|step| step.k == PACKET_TYPE).count(), 1);
@@ -56,7 +56,8 @@ fn is_accepted_by(program: &[FilterInstruction], direction: Direction, frame: &[
     }
 }
 
-/// Returns the directions in which a frame is accepted, as the signs `<` (from the guest) and `>` (to the guest).
+/// Returns the directions in which the filter accepts a frame: `<` for frames from the guest, `>` for frames to the
+/// guest.
 fn accepted_directions(frame: &[u8]) -> String {
     let from_guest = is_accepted_by(socket_filter(), Direction::FromGuest, frame);
     assert_eq!(is_accepted_by(request_filter(), Direction::FromGuest, frame), from_guest);
@@ -79,7 +80,7 @@ fn arp(operation: ArpOperation, target: [u8; 4]) -> Vec<u8> {
     frame
 }
 
-/// Returns the neighbor advertisement that a machine that uses the address sends to an Ethernet address.
+/// Returns the neighbor advertisement with which a machine that uses the probed address answers to an Ethernet address.
 fn advertisement_to(destination: [u8; 6]) -> Vec<u8> {
     let header = NeighborAdvertisementHeader { router: false, solicited: true, r#override: true };
     let message = Icmpv6Type::NeighborAdvertisement(header);
@@ -183,7 +184,8 @@ fn a_link_receives_only_answers_to_probes() {
     for frame in [arp(ArpOperation::REPLY, [0; 4]), advertisement_to(link.0)] {
         assert!(accepts(&frame));
         assert!(!is_accepted_by(&untagged, Direction::ToGuest, &frame), "the host sends it");
-        // The filter reads the tag from the packet's metadata, which packets of local sockets lack.
+        // The kernel stores the VLAN tag in the metadata of a packet. Packets of local sockets have no tag, so the
+        // filter for a VLAN rejects them.
         let tagged = probe_filter(link, Some(120.try_into().unwrap()));
         assert!(!is_accepted_by(&tagged, Direction::FromGuest, &frame));
     }

@@ -1,4 +1,4 @@
-//! Addresses that another machine uses, or that are not probed yet.
+//! Requests for addresses that another machine uses, or whose probes have not ended.
 
 use berth_dhcp_responder::{AddressState, AnswerKind, IgnoredReason, Outcome};
 use dhcproto::v6::DhcpOption;
@@ -32,7 +32,7 @@ fn an_ipv4_address_is_withheld_from_guests_that_do_not_use_it() {
         }
         let (kind, _) = expect_dhcpv4(send(&mut responder, &frame_of_dhcpv4(&renewal)));
         assert_eq!(kind, AnswerKind::Dhcpv4Ack, "the guest keeps an address that it uses");
-        // A guest that requests another address still gets a DHCPNAK.
+        // If the guest requests another address than that of its lease, the answer is still a DHCPNAK.
         let other = selecting_request(server, [10, 0, 0, 99].into());
         let (kind, _) = expect_dhcpv4(send(&mut responder, &frame_of_dhcpv4(&other)));
         assert_eq!(kind, AnswerKind::Dhcpv4Nak);
