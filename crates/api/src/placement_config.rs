@@ -3,9 +3,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Default of [`ControlPlaneSpread::topology_key`].
+/// Default of `ControlPlaneSpread::topology_key`.
 const DEFAULT_TOPOLOGY_KEY: &str = "kubernetes.io/hostname";
-/// Maximum and default of [`ControlPlaneSpread::weight`].
+/// Maximum and default of `ControlPlaneSpread::weight`.
 const MAX_WEIGHT: u32 = 100;
 
 /// Preferences for the placement of VMs on hosts.

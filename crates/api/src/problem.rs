@@ -12,7 +12,7 @@ pub struct Problem {
     pub object: String,
     /// Path of the field: `status.zones[1].cpus`.
     pub field: String,
-    /// Excerpt of the field's value, see [`excerpt`].
+    /// Beginning of the field's value: at most 60 characters, without control characters.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub value: String,
     /// Description of the problem and its consequence.

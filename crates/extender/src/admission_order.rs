@@ -1,10 +1,10 @@
 //! Order in which a kubelet admits the pods of its host.
 //!
-//! A kubelet allocates zones to pods in the order in which the pods arrive. If a pod is bound before a pod with an
-//! earlier reservation, the kubelet may allocate to it the zone that the pod with the earlier reservation needs.
-//! Therefore, before a binding, the extender places the pod again as if the pod arrived first, and permits the binding
-//! only if all other reservations on the host still fit. If agent reports lag behind bindings, the order of admission
-//! is unknown, and the pods must fit in every order.
+//! A kubelet allocates zones to pods in the order in which it admits them. If a pod is bound before another pod with an
+//! earlier reservation, the kubelet may allocate the zone that the other pod needs. Therefore, before a binding, the
+//! extender places the pod as if the kubelet admitted it before all pods with reservations, and permits the binding
+//! only if all reservations on the host still fit. If a host's report does not list pods that were bound some seconds
+//! ago, the order of admission is unknown, and the pod must fit in every order.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -17,29 +17,29 @@ use berth_placement::rules::HostId;
 use super::reservation::{Reservation, Stage, has_no_zone_resources};
 use super::reservation_table::ReservationTable;
 
-/// Time within which a kubelet admits a pod and the host's agent reports the pod. If the report takes longer, the
-/// order in which the kubelet admits the pods that were bound to its host is unknown.
+/// Usual maximum time from a binding until the kubelet admits the pod and the host's agent reports it. If the report
+/// takes longer, the order in which the kubelet admits the pods that were bound to the host is unknown.
 const REPORT_DELAY: Duration = Duration::from_secs(5);
 
 /// Result of [`ReservationTable::choose_host`].
 pub(super) struct HostChoice {
-    /// Host on which the engine has placed the pod; `None` if no host accepts the pod.
+    /// Host on which the engine has placed the pod; `None` if the pod fits on no host.
     pub(super) host: Option<HostId>,
-    /// Hosts on which the pod fits, but not in every order of admission.
+    /// Hosts on which the pod fits in the assumed order of admission, but not in every order.
     pub(super) order_dependent_hosts: HashSet<HostId>,
 }
 
-/// Reason why a pod cannot be placed before the pods that already have a reservation on the host.
+/// Reason why a pod cannot be placed before the pods with earlier reservations on the host.
 pub(super) enum OrderConflict {
-    /// The pod itself does not fit. `reason` is the engine's first reason.
+    /// The pod itself does not fit. `reason` is the first reason that the engine reports.
     DoesNotFit { reason: String },
-    /// Another pod's reservation would no longer fit.
+    /// The pod fits, but the reservation of another pod would no longer fit.
     DisplacesReservation,
 }
 
 impl ReservationTable {
-    /// Places a pod on the best host of `candidates` on which all other reservations still fit. Tries `preferred_host`
-    /// first.
+    /// Places a pod on the best host of `candidates` on which all reservations of other pods still fit. Tries
+    /// `preferred_host` first.
     pub(super) fn choose_host(
         &mut self,
         now: Instant,
@@ -64,8 +64,8 @@ impl ReservationTable {
     }
 
     /// Returns true if the pod fits on a host in every order in which the kubelet may admit the pods that are bound to
-    /// the host. If every unreported pod was bound less than [`REPORT_DELAY`] ago, the kubelet admits the pods in the
-    /// order of binding, so the result is true without a computation.
+    /// the host. Returns true without a computation if no unreported pod was bound longer than [`REPORT_DELAY`] ago,
+    /// because the kubelet then admits the pods in the order of their bindings.
     pub(super) fn fits_in_every_order(
         &self,
         now: Instant,
@@ -88,8 +88,9 @@ impl ReservationTable {
         self.engine.fits_in_all_orders(host, request, &unreported, &movable.collect::<Vec<_>>())
     }
 
-    /// Returns the pods with exclusive CPUs that are bound or being bound to a host and that the host's report does not
-    /// list, each with the time of its binding. Omits the pod with the UID `excluded_uid`.
+    /// Returns the pods with exclusive CPUs on a host that are bound or whose binding was sent, but that the host's
+    /// report does not list. Each pod has the time of its binding, or `now` if the binding was only sent. Omits the pod
+    /// with the UID `excluded_uid`.
     fn unreported_pods(
         &self,
         now: Instant,
@@ -116,12 +117,14 @@ impl ReservationTable {
         unreported.collect()
     }
 
-    /// Returns true if the other reservations of a host still fit when the kubelet admits this pod first. The engine
-    /// has already placed the pod after the other reservations; the pod stays placed if the result is true.
+    /// Returns true if the reservations of other pods on a host still fit when the kubelet admits `request` first. The
+    /// caller has already placed the pod after the other reservations. If the result is true, the pod is placed there
+    /// again.
     fn preserves_reservations(&mut self, request: &Request, host: HostId) -> bool {
         let others = self.movable_reservations(host, request.uid());
         let mut requests = others.iter().map(|(_, reservation)| &reservation.request);
-        // The order matters only between pods that need resources of zones and whose requests differ for the kubelet.
+        // The order is irrelevant if only one of two pods needs resources of zones, or if the kubelet treats both
+        // requests alike.
         if has_no_zone_resources(request)
             || requests
                 .all(|other| has_no_zone_resources(other) || request.is_equal_for_kubelet(other))
@@ -136,11 +139,11 @@ impl ReservationTable {
         all_fit && self.engine.place_pod(request, Some(&[host])).is_some()
     }
 
-    /// Places a pod before all pods that have a reservation on the host and are not bound yet. If the pod or another
-    /// pod does not fit in this order, the pod is not placed, and the other pods are placed as before.
+    /// Places a pod on a host before all pods with reservations that are not bound yet. If the pod or one of these pods
+    /// does not fit in this order, removes the pod, and restores the placement of the other pods.
     ///
     /// # Errors
-    /// Returns the reason why the pod or another pod does not fit.
+    /// Returns the reason why the pod or one of the other pods does not fit.
     pub(super) fn place_ahead_of_all(
         &mut self,
         request: &Request,
@@ -175,8 +178,8 @@ impl ReservationTable {
         Err(conflict)
     }
 
-    /// Returns the engine's first reason why a host does not accept the pod, or a general reason if
-    /// the engine has none.
+    /// Returns the first reason of the engine why a host does not accept the pod. If the engine reports no reason,
+    /// returns a general one.
     pub(super) fn rejection_message(&self, request: &Request, host: HostId) -> String {
         let reasons = self.engine.rejection_reasons(request, host);
         reasons
@@ -184,19 +187,18 @@ impl ReservationTable {
             .map_or_else(|| "insufficient free resources".to_owned(), ToString::to_string)
     }
 
-    /// Places reservations of a host again, in the order of `others`.
+    /// Removes the pods of reservations on a host, and places them again in the order of `others`.
     fn replace_reservations(&mut self, host: HostId, others: &[(Arc<str>, Reservation)]) {
         for (other, _) in others {
             self.engine.remove_pod(other);
         }
         for (_, other) in others {
-            // These pods fitted before. If they no longer fit because of a report that has arrived since, `bind`
-            // detects it.
+            // The pods fitted before. If a report that arrived since then has changed this, `bind` will detect it.
             drop(self.engine.add_bound_pod(&other.request, host));
         }
     }
 
-    /// Returns the reservations of a host whose pods are not bound, in the order in which they were made, except the
+    /// Returns the reservations on a host whose pods are not bound, in the order of their creation. Omits the
     /// reservation of the pod with the UID `excluded_uid`.
     fn movable_reservations(
         &self,

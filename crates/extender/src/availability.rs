@@ -8,12 +8,13 @@ use berth_placement::rules::HostId;
 
 use super::state_transitions::Availability;
 
-/// Reason for a known host whose Node or InfraNode is unusable.
+/// Reason for a host with an invalid Node or InfraNode.
 const UNUSABLE_REASON: &str = "node(s) had no usable agent report";
-/// Reason for a host whose kubelet admits pods in an unknown order.
+/// Reason for a host on which the kubelet's order of admission is unknown.
 pub(super) const AWAITING_REPORT_REASON: &str =
     "node(s) had new pods that are missing from the agent report";
-/// Reason for a host that awaits the removal of pods: the host's report still lists them, or may still list them.
+/// Reason for a host that awaits the removal of pods: terminating pods whose allocations the kubelet may not have
+/// released.
 const AWAITING_POD_REMOVAL_REASON: &str = "node(s) had terminating pods";
 
 impl Availability {
@@ -35,20 +36,20 @@ impl Availability {
     }
 }
 
-/// Hosts that are not available, and the versions of all reports.
+/// Hosts that are not available, and the versions of the last reports of all hosts.
 #[derive(Debug, Default)]
 pub(super) struct HostAvailability {
     unusable_hosts: HashSet<HostId>,
-    /// Hosts that await a report, each with the time at which the wait times out.
+    /// Hosts that await a report, each with the time at which the wait ends without a report.
     report_deadlines: HashMap<HostId, Instant>,
-    /// For each host, the pods with exclusive CPUs or huge pages that are terminating or that the report no longer
-    /// lists. It is unknown whether the kubelet has released the resources of these pods, and therefore which zones a
-    /// new pod would get.
+    /// Pods with exclusive CPUs or huge pages, by host, that are terminating or that the report no longer lists. It is
+    /// unknown whether the kubelet has released their resources, and therefore which zones the kubelet would allocate
+    /// to a new pod.
     pods_awaiting_removal: HashMap<HostId, BTreeSet<Arc<str>>>,
-    /// Hosts with allocations that are going to become stale. Until then it is unknown whether the kubelet counts these
-    /// allocations for a new pod.
+    /// Hosts with allocations in their report that belong to no known pod, but are not yet treated as stale. Until they
+    /// are, it is unknown whether the kubelet takes these allocations into account for a new pod.
     hosts_with_orphaned_allocations: HashSet<HostId>,
-    /// `metadata.resourceVersion` of each host's InfraNode.
+    /// `metadata.resourceVersion` of the last report (InfraNode) of each host.
     report_versions: HashMap<HostId, u64>,
 }
 
@@ -101,21 +102,21 @@ impl HostAvailability {
         self.debug_assert_transition(host, before);
     }
 
-    /// Marks a host as awaiting a report that agrees with the pods of the host.
+    /// Marks a host as awaiting a report that lists the pods of the host. The wait ends at `deadline`.
     pub(super) fn await_report(&mut self, host: HostId, deadline: Instant) {
         let before = self.get(host);
         self.report_deadlines.insert(host, deadline);
         self.debug_assert_transition(host, before);
     }
 
-    /// Ends the wait for a report that agrees with the pods of a host.
+    /// Ends the wait for a report that lists the pods of a host.
     pub(super) fn end_report_wait(&mut self, host: HostId) {
         let before = self.get(host);
         self.report_deadlines.remove(&host);
         self.debug_assert_transition(host, before);
     }
 
-    /// Ends the waits for reports that have timed out, and returns the hosts that were waiting.
+    /// Ends all waits for reports that have timed out, and returns the hosts.
     pub(super) fn expire_report_waits(&mut self, now: Instant) -> Vec<HostId> {
         let timed_out = self.report_deadlines.iter().filter(|(_, until)| **until <= now);
         let timed_out: Vec<HostId> = timed_out.map(|(host, _)| *host).collect();
@@ -125,7 +126,7 @@ impl HostAvailability {
         timed_out
     }
 
-    /// Marks a host as awaiting the removal of a pod, that is, the release of the pod's resources by the kubelet.
+    /// Marks a host as awaiting the removal of a pod: the kubelet must release the pod's resources.
     pub(super) fn mark_awaiting_removal(&mut self, host: HostId, uid: &str) {
         let before = self.get(host);
         self.pods_awaiting_removal.entry(host).or_default().insert(uid.into());
@@ -144,13 +145,13 @@ impl HostAvailability {
         was_awaited
     }
 
-    /// Returns the pods whose removal a host awaits.
+    /// Returns the UIDs of the pods whose removal a host awaits.
     pub(super) fn awaited_removals(&self, host: HostId) -> impl Iterator<Item = &Arc<str>> {
         self.pods_awaiting_removal.get(&host).into_iter().flatten()
     }
 
-    /// Records whether a host has allocations that are going to become stale. Returns true if the host had such
-    /// allocations before and has none now.
+    /// Records whether a host has allocations in its report that belong to no known pod, but are not yet treated as
+    /// stale. Returns true if the host had such allocations before and has none now.
     pub(super) fn set_orphaned_allocations(&mut self, host: HostId, has_orphans: bool) -> bool {
         let before = self.get(host);
         let had_orphans = if has_orphans {
@@ -162,7 +163,7 @@ impl HostAvailability {
         had_orphans && !has_orphans
     }
 
-    /// Returns true if `version` is lower than the version of the host's last report.
+    /// Returns true if `version` is lower than the version of the last report of the host.
     pub(super) fn is_outdated(&self, host: HostId, version: Option<u64>) -> bool {
         let last = self.report_versions.get(&host);
         last.zip(version).is_some_and(|(last, version)| version < *last)
@@ -176,8 +177,8 @@ impl HostAvailability {
         self.report_versions.remove(&host);
     }
 
-    /// Removes all report versions. If the API server's store was restored from a backup, the next versions may be
-    /// lower than the last known versions.
+    /// Forgets the versions of all reports. If the API server's store was restored from a backup, later versions may be
+    /// lower.
     pub(super) fn clear_report_versions(&mut self) {
         self.report_versions.clear();
     }

@@ -1,4 +1,4 @@
-//! `bind`: checks a reservation again by the rules of kubelet admission, and permits the caller to send the binding.
+//! `bind`: checks again that the kubelet will admit the pod, and permits the caller to send the binding.
 
 use std::time::Instant;
 
@@ -14,8 +14,9 @@ use super::observed_pod::ObservedPod;
 use super::reservation::{BINDING_TIMEOUT, RESERVED_TIMEOUT, Stage, has_exclusive_resources};
 
 impl Extender {
-    /// Decides whether a pod may be bound to a host. `pod` is required if the pod has no reservation and the watch
-    /// has not shown the pod.
+    /// Decides whether a pod may be bound to the host `node`. `pod` may be `None`, but the answer is
+    /// [`BindAnswer::PodRequired`] if the extender then knows neither a reservation of the pod nor the pod from the
+    /// watch.
     pub fn answer_bind(
         &mut self,
         now: Instant,
@@ -55,8 +56,8 @@ impl Extender {
         }
     }
 
-    /// Decides about a pod that has no reservation, because the reservation was lost in a restart or has expired.
-    /// Places the pod on the host of the `bind` call if the pod fits there.
+    /// Decides whether a pod without a reservation may be bound to the host `node`. The reservation was lost in a
+    /// restart, or has expired. If the pod fits on the host, reserves resources for it there.
     fn bind_unreserved(
         &mut self,
         now: Instant,
@@ -94,7 +95,8 @@ impl Extender {
         self.start_binding(now, &request, host)
     }
 
-    /// Places a pod before all pods that are not bound yet, and returns [`BindAnswer::SendBinding`] if the pod fits.
+    /// Places a pod before all pods on the host that are not bound yet. Returns [`BindAnswer::SendBinding`] if all of
+    /// them still fit.
     fn start_binding(&mut self, now: Instant, request: &Request, host: HostId) -> BindAnswer {
         if !self.reservations.fits_in_every_order(now, request, host) {
             self.release(request.uid());
@@ -130,7 +132,7 @@ impl Extender {
     }
 
     /// Records that the API server has refused the binding of a pod. If the outcome is unknown, the caller must call
-    /// neither this function nor [`Self::record_binding_success`].
+    /// neither this function nor [`Self::record_binding_success`]; the watch will show the outcome.
     pub fn record_binding_failure(&mut self, now: Instant, uid: &str) {
         if self.is_binding(uid) {
             let until = now.checked_add(RESERVED_TIMEOUT).unwrap_or(now);

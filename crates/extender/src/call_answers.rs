@@ -7,16 +7,18 @@ use super::error::{BindError, FilterError, NotReadyReason};
 /// Answer to a `filter` call.
 #[derive(Debug, PartialEq, Eq)]
 pub enum FilterAnswer<'n> {
-    /// The host that is reserved for the pod.
+    /// Resources for the pod are reserved on this host.
     ReservedHost(&'n str),
-    /// The hosts on which a pod with ResourceClaims fits. No host is reserved: kube-scheduler chooses one of them,
-    /// because only its plugin knows the devices of the claims. `bind` then checks and reserves that host.
+    /// For a pod with ResourceClaims: the hosts on which the pod fits. No resources are reserved, because only
+    /// kube-scheduler's plugin for dynamic resource allocation knows which host has the claimed devices. `bind` then
+    /// checks the host that kube-scheduler has chosen, and reserves the resources.
     UnreservedHosts(Vec<&'n str>),
-    /// No host accepts the pod; each host has a short reason.
+    /// No host accepts the pod. Each host has a short reason.
     Refused(Vec<(&'n str, Cow<'static, str>)>),
-    /// The watches lag behind; the caller should repeat the call after a moment.
+    /// The extender has not yet received the required watch events. The caller should repeat the call after a short
+    /// time.
     NotReady(NotReadyReason),
-    /// The call fails, and a repeated call would soon fail again.
+    /// The call fails. An immediate repetition would fail, too.
     Failed(FilterError),
 }
 
@@ -27,12 +29,13 @@ pub enum BindAnswer {
     /// [`Extender::record_binding_success`](super::Extender::record_binding_success) or
     /// [`Extender::record_binding_failure`](super::Extender::record_binding_failure) with the outcome.
     SendBinding,
-    /// The pod is already bound to this host.
+    /// The pod is already bound to the requested host.
     AlreadyBound,
-    /// The pod is unknown; the caller must repeat the call with the pod.
+    /// The extender does not know the pod. The caller must repeat the call with the pod.
     PodRequired,
-    /// The watches lag behind; the caller should repeat the call after a moment.
+    /// The extender has not yet received the required watch events. The caller should repeat the call after a short
+    /// time.
     NotReady(NotReadyReason),
-    /// The pod may not be bound to this host.
+    /// The pod must not be bound to the requested host.
     Refused(BindError),
 }

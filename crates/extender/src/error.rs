@@ -20,23 +20,23 @@ impl InvalidField {
     }
 }
 
-/// Reason why a call of kube-scheduler cannot be answered before the watches deliver further events.
+/// Reason why a call of kube-scheduler cannot be answered before further watch events arrive.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotReadyReason {
-    /// Pods are not listed yet, so the resources in use are unknown.
+    /// The pods of the cluster are not listed yet, so the allocated resources are unknown.
     #[error("the pods of the cluster have not been listed yet")]
     PodsNotListed,
-    /// The pod's VirtualMachineInstance is not known.
+    /// The VirtualMachineInstance of the pod is not known yet.
     #[error(
         "{pod}: VirtualMachineInstance {instance} has not been observed in the pod's namespace yet"
     )]
     UnknownInstance {
         /// The pod, as `Pod namespace/name`.
         pod: String,
-        /// UID of the VirtualMachineInstance that the pod names.
+        /// UID of the VirtualMachineInstance to which the pod belongs, according to its labels.
         instance: String,
     },
-    /// The binding of the pod was sent, and its outcome is unknown.
+    /// A binding of the pod was sent, and its outcome is not known yet.
     #[error("{pod}: the binding to {host} is in progress")]
     BindingPending {
         /// The pod, as `Pod namespace/name`.
@@ -49,10 +49,10 @@ pub enum NotReadyReason {
 /// Reason why a `filter` call fails.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FilterError {
-    /// The resources or another field of the pod cannot be read.
+    /// The pod's resources or another field that the extender reads are invalid.
     #[error(transparent)]
     InvalidPod(#[from] launcher::Invalid),
-    /// An affinity, spread or toleration rule of the pod cannot be compiled.
+    /// An affinity rule, spread constraint or toleration of the pod is invalid.
     #[error(transparent)]
     Field(#[from] InvalidField),
     /// The pod has no UID.
@@ -67,7 +67,7 @@ pub enum FilterError {
         /// The pod, as `Pod namespace/name`.
         pod: String,
     },
-    /// The pod is bound to a host that the scheduler does not offer.
+    /// The pod is already bound to a host that is not in `NodeNames` of the call.
     #[error("{pod} is already bound to {host}")]
     AlreadyBound {
         /// The pod, as `Pod namespace/name`.
@@ -75,15 +75,15 @@ pub enum FilterError {
         /// Name of the host to which the pod is bound.
         host: String,
     },
-    /// The engine has chosen a host that the scheduler does not offer.
-    #[error("{pod}: the selected host is not listed in NodeNames")]
+    /// The engine has selected a host that is not in `NodeNames` of the call.
+    #[error("{pod}: the selected host is not in `NodeNames` of the filter request")]
     HostNotOffered {
         /// The pod, as `Pod namespace/name`.
         pod: String,
     },
 }
 
-/// Reason why a pod may not be bound to a host.
+/// Reason why a pod must not be bound to a host.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BindError {
     /// The watch has shown that the pod was deleted or has ended.
@@ -92,29 +92,29 @@ pub enum BindError {
         /// UID of the pod.
         uid: String,
     },
-    /// Another host is reserved for the pod.
+    /// Resources for the pod are reserved on another host.
     #[error("the pod has a reservation on {reserved_host}, not on {host}")]
     WrongHost {
-        /// Name of the reserved host.
+        /// Name of the host on which resources are reserved.
         reserved_host: String,
         /// Name of the host in the `bind` call.
         host: String,
     },
-    /// The host does not currently accept the pod.
+    /// The host does not accept the pod now.
     #[error("{host}: {reason}")]
     Unavailable {
         /// Name of the host.
         host: String,
-        /// Reason, worded as in the scheduler's event.
+        /// Reason, in the same words as in the Event `FailedScheduling` of kube-scheduler.
         reason: &'static str,
     },
-    /// The resources or another field of the pod cannot be read.
+    /// The pod's resources or another field that the extender reads are invalid.
     #[error(transparent)]
     InvalidPod(#[from] launcher::Invalid),
-    /// An affinity, spread or toleration rule of the pod cannot be compiled.
+    /// An affinity rule, spread constraint or toleration of the pod is invalid.
     #[error(transparent)]
     Field(#[from] InvalidField),
-    /// Another pod now has the same name.
+    /// The pod was replaced by another pod of the same name.
     #[error("{pod} has UID {actual}, but the call has UID {expected}")]
     UidMismatch {
         /// The pod, as `Pod namespace/name`.
@@ -133,15 +133,15 @@ pub enum BindError {
         /// The engine's reason why the pod does not fit.
         reason: String,
     },
-    /// The reservation of another pod would no longer fit.
-    #[error("after the binding, another reservation on the host would no longer fit")]
+    /// After the binding, the reservation of another pod on the host would no longer fit.
+    #[error("after the binding, the reservation of another pod on the host would no longer fit")]
     DisplacesReservation,
 }
 
-/// Reason why a pod on a host is not counted, or why only its resources are counted.
+/// Reason why the resources or the rules of a pod on a host are not counted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PodError {
-    /// The pod is not counted.
+    /// Neither the pod's resources nor its rules are counted.
     #[error("{0}; the pod's resources are not counted")]
     NotCounted(#[source] InvalidField),
     /// The pod's resources are counted, but its affinity and spread rules are ignored.
@@ -165,7 +165,7 @@ impl From<InvalidField> for RequestError {
 /// Reason why a VirtualMachineInstance cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VmError {
-    /// A field cannot be read, or the launcher pod of the object cannot be predicted.
+    /// A field is invalid, or the launcher pod of the VirtualMachineInstance cannot be predicted.
     #[error(transparent)]
     Field(#[from] launcher::Invalid),
     /// The object is of another kind.

@@ -1,4 +1,4 @@
-//! State of the scheduler extender, and functions that all calls and watch events share.
+//! State of the scheduler extender, and functions that several calls and watch events use.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -23,7 +23,8 @@ use super::virtual_machines::VirtualMachines;
 /// Reason for a host whose agent has not reported.
 const NO_REPORT_REASON: &str = "node(s) had no agent report";
 
-/// State of the scheduler extender. Watch events update the state, and kube-scheduler's calls are answered from it.
+/// State of the scheduler extender. Watch events update the state. The answers to kube-scheduler's calls are derived
+/// from the state.
 #[derive(Debug, Default)]
 pub struct Extender {
     pub(super) reservations: ReservationTable,
@@ -43,14 +44,14 @@ impl Extender {
         Self { reservations: ReservationTable::new(), ..Self::default() }
     }
 
-    /// Creates an extender without hosts and pods that answers no call before pods are listed.
+    /// Creates an extender without hosts and pods that answers calls only after pods were listed.
     #[must_use]
     pub fn new_awaiting_pod_list() -> Self {
         Self { awaits_pod_list: true, ..Self::new() }
     }
 
-    /// Returns true if all reservations can be derived from objects of the cluster, so that the caller may rebuild
-    /// the state from scratch.
+    /// Returns true if the extender has no state that cannot be derived from objects of the cluster. The caller may
+    /// then replace it by a new extender.
     #[must_use]
     pub fn can_be_rebuilt(&self) -> bool {
         self.reservations.records.unbound_reservations().next().is_none() && !self.awaits_pod_list
@@ -62,15 +63,12 @@ impl Extender {
         &self.reservations.engine
     }
 
-    /// Sets the spread of control-plane VMs, for all pods that get a host from now on.
+    /// Sets the spread of control-plane VMs. It applies to pods for which a host is chosen later.
     pub fn set_control_plane_spread(&mut self, config: &ControlPlaneSpread) {
         self.reservations.engine.set_control_plane_spread(config);
     }
 
-    /// Compiles the request of a pod: its rules and its requirements for a host.
-    ///
-    /// # Errors
-    /// Returns an error if the pod's VirtualMachineInstance is not known yet, or if a rule is invalid.
+    /// Compiles the request of a pod: its resources, its rules, and the requirements of its VM.
     pub(super) fn compile_request(
         &mut self,
         pod: &v1::Pod,
@@ -95,8 +93,7 @@ impl Extender {
         Ok(self.compile(pod, observed, needs)?)
     }
 
-    /// Compiles the rules of a pod and the resources that it requests, together with the given requirements for a
-    /// host.
+    /// Compiles the request of a pod from the pod's resources and rules, and from the given requirements of its VM.
     pub(super) fn compile(
         &mut self,
         pod: &v1::Pod,
@@ -109,8 +106,8 @@ impl Extender {
         request.map_err(|invalid| InvalidField::new(observed.qualified_name(), invalid))
     }
 
-    /// Returns the host with this name, or the reason why the host does not accept the pod. A host whose free zones are
-    /// unknown accepts pods without exclusive CPUs and huge pages.
+    /// Returns the host with this name, or the reason why the host does not accept the pod. If it is unknown which
+    /// zones of the host are free, the host accepts only pods without exclusive CPUs and huge pages.
     pub(super) fn find_usable_host(
         &self,
         name: &str,
@@ -123,7 +120,7 @@ impl Extender {
         }
     }
 
-    /// Records the reservation of a pod that the engine has placed on a host, and marks the pod as reserved.
+    /// Records a reservation for a pod that the engine has already placed on a host.
     pub(super) fn reserve(
         &mut self,
         pod: &ObservedPod,
@@ -135,28 +132,29 @@ impl Extender {
         self.queue.mark_reserved(pod.uid());
     }
 
-    /// Removes the reservation of a pod, and marks its host as changed.
+    /// Releases the reservation of a pod. Refused pods are then checked again for this host.
     pub(super) fn release(&mut self, uid: &str) {
         if let Some(host) = self.reservations.release(uid) {
             self.queue.refused_pods.mark_host_changed(host);
         }
     }
 
-    /// Ends the wait of a host for the removal of a pod. Marks the host as changed if the host awaited the removal.
+    /// Ends the wait of a host for the removal of a pod. If the host awaited the removal, refused pods are checked
+    /// again for it.
     pub(super) fn end_removal_wait(&mut self, host: HostId, uid: &str) {
         if self.availability.end_removal_wait(host, uid) {
             self.queue.refused_pods.mark_host_changed(host);
         }
     }
 
-    /// Returns true if any pod waits for free resources.
+    /// Returns true if a pod that `filter` has refused waits for resources.
     #[must_use]
     pub fn has_refused_pods(&self) -> bool {
         self.queue.refused_pods.len() > 0
     }
 
-    /// Returns the hosts on which refused pods now fit. The caller patches the Nodes of these hosts, so that
-    /// kube-scheduler tries the pods again.
+    /// Returns the hosts on which pods that `filter` has refused now fit. The caller patches the Nodes of these hosts,
+    /// so that kube-scheduler retries the pods.
     pub fn take_hosts_to_patch(&mut self) -> Vec<String> {
         if !self.queue.refused_pods.may_find_host() {
             return Vec::new();
@@ -192,8 +190,8 @@ impl Extender {
         self.queue.expire(now);
     }
 
-    /// Releases the reservations in stage [`Stage::Kept`] of the VMs for which `has_ended` returns true. `has_ended` is
-    /// called with the UID of the VirtualMachineInstance.
+    /// Releases the reservations in the stage [`Stage::Kept`] of VMs that have ended. `has_ended` gets the UID of a
+    /// VirtualMachineInstance.
     pub(super) fn release_kept_reservations(&mut self, has_ended: impl Fn(&str) -> bool) {
         let kept = self.reservations.records.unbound_reservations().filter(|(_, reservation)| {
             let vm = reservation.vm.as_ref();
@@ -207,8 +205,8 @@ impl Extender {
     }
 }
 
-/// Returns a pod's requirements for a host, derived from its containers. This is for a pod that belongs to no VM, and
-/// for all pods if KubeVirt is not installed.
+/// Returns the requirements of a pod without a VirtualMachineInstance, derived from its containers: a pod that is no
+/// VM, or any pod if KubeVirt is not installed.
 fn pod_requirements(existing: &ExistingPod) -> VmRequirements {
     let is_pinned = existing.pod.has_exclusive_cpus();
     let class = if is_pinned { berth_api::Class::Performance } else { berth_api::Class::default() };

@@ -1,4 +1,4 @@
-//! `filter`: chooses the best host for a pod, and reserves the host.
+//! `filter`: chooses the best host for a pod, and reserves resources on this host.
 
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
@@ -18,17 +18,17 @@ use super::reservation::{
 };
 use super::reservation_table::RestoreResult;
 
-/// Reason for each host if the pod names a VM that is unknown in the pod's namespace.
+/// Reason for each host if no VirtualMachineInstance with the UID in the pod's labels exists in the pod's namespace.
 const UNKNOWN_INSTANCE_REASON: &str =
     "node(s) were not checked: the pod's VirtualMachineInstance was not found";
 
-/// Name of a host, with the id of the host or the reason why it does not accept the pod.
+/// Name of a host, with the ID of the host in the engine or the reason why the host does not accept the pod.
 type NamedHost<'n> = (&'n str, Result<HostId, &'static str>);
 
 impl Extender {
-    /// Reserves the best host of `names` for the pod. A repeated call returns the same host as long as the host is
-    /// among `names` and accepts the pod. For a pod with ResourceClaims, returns all hosts that accept the pod, unless
-    /// a host is already reserved for the pod or its VM.
+    /// Reserves resources for the pod on the best host of `names`. A repeated call returns the same host, as long as
+    /// the host is in `names` and accepts the pod. For a pod with ResourceClaims, returns all hosts that accept the
+    /// pod, unless resources are already reserved for the pod or its VM.
     pub fn answer_filter<'n>(
         &mut self,
         now: Instant,
@@ -38,8 +38,9 @@ impl Extender {
         self.filter_and_reserve(now, pod, names, false)
     }
 
-    /// Answers a `filter` call for a pod of a PodGroup like [`Self::answer_filter`]. Unless the pod waits for volumes,
-    /// the reservation times out sooner, because kube-scheduler may only simulate the placement.
+    /// Answers a `filter` call for a pod of a PodGroup in the same way as [`Self::answer_filter`]. However, unless the
+    /// pod waits for volumes, the reservation expires sooner, because kube-scheduler may only simulate the scheduling
+    /// of the group.
     pub fn answer_pod_group_filter<'n>(
         &mut self,
         now: Instant,
@@ -56,7 +57,7 @@ impl Extender {
         names: &[&'n str],
         is_pod_group_member: bool,
     ) -> FilterAnswer<'n> {
-        // 1. Read the pod.
+        // 1. Parse the pod, and answer the call if the pod is already bound.
         if self.awaits_pod_list {
             return FilterAnswer::NotReady(NotReadyReason::PodsNotListed);
         }
@@ -72,7 +73,7 @@ impl Extender {
             Ok(request) => request,
             Err(error) => return self.answer_error(now, &observed, error, names),
         };
-        // 3. Choose a host, without the existing reservation of the pod or of its VM.
+        // 3. Choose a host as if the pod and its VM had no reservation.
         let named_hosts: Vec<NamedHost<'n>> = names
             .iter()
             .map(|name| (*name, self.find_usable_host(name, has_exclusive_resources(&request))))
@@ -91,7 +92,7 @@ impl Extender {
             .as_ref()
             .and_then(|(_, reservation)| self.reservations.engine.host(&reservation.host));
         let choice = self.reservations.choose_host(now, &request, candidates, previous_host);
-        // 4. Refuse the pod, and restore the reservation of its VM.
+        // 4. If no host accepts the pod: restore the previous reservation, and refuse the pod.
         let Some(host) = choice.host else {
             let refused = self.refusals_by_host(&request, named_hosts, &choice);
             let reserved_host = match self.reservations.restore(previous_reservation, &observed) {
@@ -105,7 +106,7 @@ impl Extender {
             self.queue.refused_pods.insert(&request, reserved_host);
             return FilterAnswer::Refused(refused);
         };
-        // 5. Reserve the host.
+        // 5. Reserve resources on the chosen host.
         if let Some(released_host) = previous_host.filter(|previous| *previous != host) {
             self.queue.refused_pods.mark_host_changed(released_host);
         }
@@ -121,7 +122,7 @@ impl Extender {
         }
     }
 
-    /// Returns the hosts on which the pod fits now, in every order of admission.
+    /// Returns the hosts on which the pod fits now, in every order in which the kubelet may admit the pods of the host.
     fn hosts_with_room<'n>(
         &self,
         now: Instant,
@@ -150,7 +151,7 @@ impl Extender {
         Ok(observed)
     }
 
-    /// Answers the call for a pod that is on a host or whose binding was sent; `None` for other pods.
+    /// Returns the answer for a pod that is bound or whose binding was sent; `None` for other pods.
     fn answer_bound_pod<'n>(
         &self,
         observed: &ObservedPod,
@@ -174,9 +175,9 @@ impl Extender {
         }
     }
 
-    /// Answers the call for a pod whose request cannot be compiled. If the pod's VM is unknown, the first calls are
-    /// answered with [`FilterAnswer::NotReady`] as long as
-    /// [`UnknownInstances`](super::unknown_instances::UnknownInstances) holds them, and later calls with a refusal.
+    /// Returns the answer for a pod whose request cannot be compiled. If the pod's VM is unknown, this is
+    /// [`FilterAnswer::NotReady`] as long as [`should_hold`](super::unknown_instances::UnknownInstances::should_hold)
+    /// is true, and then a refusal.
     fn answer_error<'n>(
         &mut self,
         now: Instant,
@@ -199,7 +200,7 @@ impl Extender {
         }
     }
 
-    /// Returns the reason why each host refuses the pod. Reasons that are still valid come from the cache.
+    /// Returns the reason of each host for the refusal of the pod. The cache provides the reasons that are still valid.
     fn refusals_by_host<'n>(
         &mut self,
         request: &Request,
@@ -234,7 +235,8 @@ impl Extender {
         }
     }
 
-    /// Records that `filter` was not answered for the pod, so that the pod is retried when it fits on a host.
+    /// Records that a `filter` call for the pod was not answered, so that kube-scheduler retries the pod when it fits
+    /// on a host.
     pub fn record_unanswered(&mut self, pod: &v1::Pod) {
         let Ok(observed) = ObservedPod::read(pod) else { return };
         if self.reservations.get(observed.uid()).is_none()

@@ -12,11 +12,11 @@ use super::extender::Extender;
 use super::reservation::{LIST_TIMEOUT, Stage, has_exclusive_resources};
 
 impl Extender {
-    /// Updates a host from its Node and its agent's report. If `reported_host` is `None`, the host accepts no pods.
-    /// Ignores a report whose `version` is lower than that of the last report.
+    /// Updates a host from its Node and its agent's report. If `reported_host` is `None`, one of them is missing or
+    /// invalid, and the host accepts no pods. Ignores a report whose `version` is lower than that of the last report.
     ///
     /// # Errors
-    /// Returns an error if the Node has a taint that the API server would refuse; the host then accepts no pods.
+    /// Returns an error if the Node has a taint that the API server would refuse. The host then accepts no pods.
     pub fn update_host(
         &mut self,
         now: Instant,
@@ -29,7 +29,8 @@ impl Extender {
             return Ok(());
         }
         let Some((mut facts, class)) = reported_host else {
-            // The pods of the host continue to use their resources, because no watch event has shown that they ended.
+            // The resources of the host's pods remain allocated, because no watch event has shown that the pods have
+            // ended.
             if let Some(host) = known {
                 self.availability.set_unusable(host);
                 self.availability.remove_report_version(host);
@@ -50,7 +51,8 @@ impl Extender {
         }
         self.place_pods_of_new_host(name, host);
         self.compare_report(name, host);
-        // If the host is new while pods are already counted, allocations of its kubelet may have been missed.
+        // If the host becomes known after the pods were listed, its kubelet may have allocated resources that neither
+        // the pods nor the report show yet.
         let is_new = known.is_none() && !self.awaits_pod_list;
         if !self.reservations.differs_from_report(host) {
             self.availability.end_report_wait(host);
@@ -63,7 +65,7 @@ impl Extender {
         Ok(())
     }
 
-    /// Places the pods that were counted on a host before the host was known.
+    /// Places pods in the engine that were bound to a host before the host was known.
     fn place_pods_of_new_host(&mut self, name: &str, host: HostId) {
         for uid in self.reservations.records.take_pods_on_host(name) {
             let Some(reservation) = self.reservations.get(&uid) else { continue };
@@ -72,14 +74,14 @@ impl Extender {
             if (reservation.is_terminating || is_leaving) && has_exclusive_resources(&request) {
                 self.availability.mark_awaiting_removal(host, &uid);
             }
-            // The pod is placed even if the prediction is that the kubelet would not admit it, because the pod is on
-            // the host.
+            // The pod is placed even if the engine predicts that the kubelet would not admit it, because the pod is
+            // already on the host.
             drop(self.reservations.engine.add_bound_pod(&request, host));
         }
     }
 
-    /// Updates a Node without a readable report. The Node accepts no pods. However, rules count the Node and its
-    /// pods, because kube-scheduler counts them too and offers only hosts that satisfy the rules.
+    /// Updates a Node whose host has no valid report. The host accepts no pods. However, affinity and spread rules take
+    /// the Node and its pods into account, because kube-scheduler does so, too.
     ///
     /// # Errors
     /// Returns an error if the Node has a taint that the API server would refuse.
@@ -106,10 +108,10 @@ impl Extender {
         Ok(())
     }
 
-    /// Removes a deleted Node, so that rules no longer count the Node and its pods. If the Node is created again, its
-    /// pods are counted again.
+    /// Removes a deleted Node, so that affinity and spread rules no longer take the Node and its pods into account. If
+    /// the Node is created again, its pods are counted again.
     pub fn delete_node(&mut self, name: &str) {
-        // A host can have candidates even if the engine has accepted none of its reports.
+        // A host can have stale candidates even if the engine has accepted none of its reports.
         self.stale_candidates.remove_host(name);
         let Some(host) = self.reservations.engine.node(name) else { return };
         let unreported: Vec<Arc<str>> =
@@ -124,15 +126,15 @@ impl Extender {
         self.queue.refused_pods.schedule_full_scan();
     }
 
-    /// Handles a relist of the hosts: accepts the next report of each host with any version, because the API server's
-    /// store may have been restored from a backup.
+    /// Handles a relist of the hosts. The next report of each host is then accepted with any version, because versions
+    /// may be lower after the API server's store was restored from a backup.
     pub fn handle_host_relist(&mut self) {
         self.availability.clear_report_versions();
     }
 
-    /// Compares the pods with exclusive CPUs or huge pages on a host with the host's new report. Marks the pods that
-    /// the report lists. If the report no longer lists a pod, releases the pod's resources or awaits the removal of the
-    /// pod. Ends the waits for removals that the report confirms.
+    /// Compares a host's pods with exclusive CPUs or huge pages with the host's new report. Marks the pods that the
+    /// report lists. If the report no longer lists a pod that it listed before, releases the resources of the pod, or
+    /// awaits its removal. Ends the waits for removals of pods that the report does not list.
     pub(super) fn compare_report(&mut self, name: &str, host: HostId) {
         let pods_on_host = self
             .reservations
@@ -161,8 +163,8 @@ impl Extender {
                 Stage::Kept { .. } if is_listed => {
                     self.availability.mark_awaiting_removal(host, &uid)
                 }
-                // The allocation in the report replaces the reservation; the host awaits the removal as long as the
-                // report lists the pod.
+                // The allocation in the report replaces the reservation. As long as the report lists the pod, the host
+                // awaits its removal.
                 Stage::Leaving { .. } if is_listed => self.release(&uid),
                 Stage::Bound { .. } if is_listed => {
                     self.reservations.records.mark_in_report(&uid);

@@ -14,8 +14,8 @@ impl Extender {
         self.reservations.engine.set_namespace(name, labels);
     }
 
-    /// Records whether KubeVirt is installed. If it is, the pod of a VM is not placed before its
-    /// VirtualMachineInstance is known.
+    /// Records whether KubeVirt is installed. If KubeVirt is installed, the launcher pod of a VM is placed only after
+    /// its VirtualMachineInstance is known.
     pub fn set_kubevirt_installed(&mut self, is_installed: bool) {
         if is_installed {
             self.virtual_machines.instances.get_or_insert_default();
@@ -35,13 +35,13 @@ impl Extender {
         self.retry_pods(&pods);
     }
 
-    /// Removes a deleted VirtualMachineInstance, and releases the reservation that is kept for the instance.
+    /// Removes a deleted VirtualMachineInstance, and releases its reservations in the stage `Kept`.
     pub fn delete_instance(&mut self, uid: &str) {
         self.virtual_machines.remove_instance(uid);
         self.release_kept_reservations(|vm| vm == uid);
     }
 
-    /// Replaces all VirtualMachineInstances by a complete list.
+    /// Replaces all VirtualMachineInstances by the result of a list request.
     pub fn replace_instances(&mut self, all: HashMap<String, VmInstance>) {
         let is_alive = |uid: &str| all.get(uid).is_some_and(|instance| !instance.has_ended);
         self.release_kept_reservations(|vm| !is_alive(vm));
@@ -51,9 +51,9 @@ impl Extender {
         self.retry_pods(&pods);
     }
 
-    /// Sets the resources of a NetworkAttachmentDefinition `namespace/name`; none if it was deleted. Only a host with
-    /// all of these resources can attach a pod to the network. Pods on hosts stay counted with the resources that the
-    /// network had when they were counted, until the state is rebuilt.
+    /// Sets the resources that a NetworkAttachmentDefinition (`namespace/name`) requires; none if the object was
+    /// deleted. Only a host with all of these resources can attach a pod to the network. For pods that are already on
+    /// hosts, the previous resources are counted until the state is rebuilt.
     pub fn update_network_resources(&mut self, network: &str, resources: &[&str]) {
         if self.virtual_machines.set_network_resources(network, resources) {
             let attached = self.queue.unassigned_pods.uids_with_network(network);
@@ -63,8 +63,8 @@ impl Extender {
         }
     }
 
-    /// Marks pods to be retried, with requests that are compiled again, if their VirtualMachineInstance is known and is
-    /// in the pod's namespace.
+    /// Compiles the requests of pods again, and marks the pods for a retry. Ignores pods whose VirtualMachineInstance
+    /// is still unknown or in another namespace.
     fn retry_pods(&mut self, pods: &[String]) {
         for pod in pods {
             let Some(pod) = self.queue.unassigned_pods.get(pod).cloned() else { continue };
@@ -77,8 +77,8 @@ impl Extender {
         }
     }
 
-    /// Updates a claim. `unbound_claim` is `None` if the claim is bound to a volume or deleted. Otherwise it contains
-    /// the claim's selected node, if a node was selected.
+    /// Updates a PersistentVolumeClaim. `unbound_claim` is `None` if the claim was bound to a volume or deleted.
+    /// Otherwise it contains the annotation `volume.kubernetes.io/selected-node`, if the claim has it.
     pub fn update_claim(
         &mut self,
         now: Instant,
@@ -103,7 +103,8 @@ impl Extender {
         }
     }
 
-    /// Replaces all claims without a volume by a complete list.
+    /// Replaces all PersistentVolumeClaims without a volume by the result of a list request. Each has its selected
+    /// node.
     pub fn replace_claims(&mut self, now: Instant, all: Vec<(ClaimKey, Option<String>)>) {
         let listed: HashSet<&ClaimKey> = all.iter().map(|(claim, _)| claim).collect();
         self.virtual_machines.retain_claims(|claim| listed.contains(claim));

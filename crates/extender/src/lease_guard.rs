@@ -1,29 +1,30 @@
 //! The lease guard: among several extenders, only the extender whose kube-scheduler holds the scheduler's Lease answers
 //! calls.
 //!
-//! kube-scheduler and its extender share a pod. The scheduler's identity in the Lease consists of the pod's host
-//! name, `_` and a random part. A Lease that is not renewed expires after the duration in the Lease, measured from
-//! the time at which this extender first read the last change. If another scheduler held the Lease before, the guard
-//! waits until the last binding of that scheduler must have ended.
+//! kube-scheduler and its extender share a pod. The scheduler's identity in the Lease consists of the pod's host name,
+//! `_` and a random part. A Lease that is not renewed expires after its `leaseDurationSeconds`, measured from the time
+//! at which this extender first read the last renewal. If another scheduler held the Lease before, the guard waits
+//! until no binding of that scheduler can still be in progress.
 
 use std::time::{Duration, Instant};
 
 use k8s_openapi::api::coordination::v1::Lease;
 
-/// Time for which the result of a read of the Lease is valid.
+/// Time after the start of a read of the Lease for which the result is valid.
 pub const READ_VALIDITY: Duration = Duration::from_secs(1);
-/// Timeout of a request that sends a binding.
+/// Timeout of the request that sends a binding to the API server.
 pub const SEND_TIMEOUT: Duration = Duration::from_secs(2);
-/// Time for which this pod's scheduler must hold the Lease before the extender answers calls, if another scheduler held
-/// the Lease before. The time is longer than the validity of a read plus the duration of a binding.
+/// Time for which this pod's scheduler must have held the Lease before the extender answers calls, if another scheduler
+/// held the Lease before. The time is longer than [`READ_VALIDITY`] plus [`SEND_TIMEOUT`], so that no binding of the
+/// other extender is in progress.
 const TAKEOVER_DELAY: Duration = Duration::from_secs(4);
 
-/// Reason why this extender may not answer calls now.
+/// Reason why this extender must not answer calls now.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LeaseError {
-    /// The result is outdated, because a read that began later has already returned.
+    /// The result of this read is older than a result that has already been handled.
     #[error(
-        "this read of the scheduler's Lease is outdated, because a later read has already returned"
+        "the result of this read of the scheduler's Lease is outdated: a later read has already returned"
     )]
     Outdated,
     /// The Lease has no holder.
@@ -43,15 +44,17 @@ pub enum LeaseError {
         /// Identity of the holder.
         holder: String,
     },
-    /// The holder acquired the Lease less than four seconds ago, and another scheduler held the Lease before.
-    #[error("{holder} acquired the scheduler's Lease less than 4 s ago")]
+    /// The holder acquired the Lease less than 4 seconds ago, and another scheduler held the Lease before.
+    #[error(
+        "{holder} acquired the scheduler's Lease less than 4 s ago; the previous holder may still send a binding"
+    )]
     JustAcquired {
         /// Identity of the holder.
         holder: String,
     },
 }
 
-/// State of the scheduler's Lease, from the reads until now.
+/// State of the scheduler's Lease, according to the last reads.
 #[derive(Clone, Debug, Default)]
 pub struct LeaseGuard {
     host: String,
@@ -59,9 +62,9 @@ pub struct LeaseGuard {
     last_renewal: Option<(String, Instant)>,
     /// Holder and `acquireTime` that were read last, and the time at which these values were first read.
     last_acquisition: Option<(String, String, Instant)>,
-    /// Time at which the read with the latest result began.
+    /// Start of the read whose result was handled last.
     last_read: Option<Instant>,
-    /// Time at which the last read began, if this pod's scheduler held the Lease and the extender may answer calls.
+    /// Start of the last read, if its result permits this extender to answer calls.
     last_held_read: Option<Instant>,
 }
 
@@ -72,16 +75,16 @@ impl LeaseGuard {
         Self { host: host.to_owned(), ..Self::default() }
     }
 
-    /// Returns true if the last read is still valid and this pod's scheduler held the Lease.
+    /// Returns true if the result of the last read is still valid and permits this extender to answer calls.
     #[must_use]
     pub fn is_held(&self, now: Instant) -> bool {
         self.last_held_read.is_some_and(|at| now.saturating_duration_since(at) < READ_VALIDITY)
     }
 
-    /// Updates the state with the Lease from a read that began at `read_started` and has just returned.
+    /// Handles the result of a read of the Lease that started at `read_started` and has just returned.
     ///
     /// # Errors
-    /// Returns the reason if this extender may not answer calls.
+    /// Returns the reason if this extender must not answer calls.
     pub fn update(
         &mut self,
         read_started: Instant,
@@ -116,8 +119,8 @@ impl LeaseGuard {
         if read_started.saturating_duration_since(since) >= lease_duration {
             return Err(LeaseError::Expired { holder: holder.to_owned() });
         }
-        // `renewTime` and `acquireTime` come from the holder's clock. If this clock was set back, the time that the
-        // extender measured itself is used.
+        // `renewTime` and `acquireTime` come from the holder's clock. If that clock was set back, the time that this
+        // extender has measured is longer, and is used instead.
         let acquired = spec.acquire_time.as_ref().map(|time| time.0);
         let held_for = time.zip(acquired).map(|(now, then)| now.duration_since(then));
         let held_for = held_for.and_then(|held| Duration::try_from(held).ok()).unwrap_or_default();
@@ -209,7 +212,8 @@ mod tests {
         let now = Instant::now();
         let mut guard = LeaseGuard::new("a");
         for (second, is_ours) in [(0, false), (3, false), (4, true), (5, true)] {
-            // The clock of the holder was set back: the renewals, one each second, are an hour before `acquireTime`.
+            // The holder's clock was set back by an hour: `renewTime`, which changes each second, is before
+            // `acquireTime`.
             let renewed = format!("2025-12-31T23:00:0{second}.000000Z");
             let read = update_guard(
                 &mut guard,

@@ -1,4 +1,5 @@
-//! The scheduler extender: kube-scheduler calls `filter` to choose the host of a pod and `bind` to send its binding.
+//! The scheduler extender: kube-scheduler calls `filter` to choose a host for a pod, and `bind` to bind the pod to this
+//! host.
 //!
 //! ```text
 //! watches ─► Extender { reservations, availability, queue, … } ◄─ filter: reserves one host
@@ -11,14 +12,14 @@
 //! |---|---|
 //! | `ReservationTable` | the placement engine, and a record for each pod that has a reservation or is on a host |
 //! | `HostAvailability` | hosts that accept no pods, or no pods with exclusive CPUs or huge pages |
-//! | `StaleCandidates` | allocations in reports that no pod uses |
+//! | `StaleCandidates` | allocations in reports that belong to no known pod |
 //! | `PodQueue` | pods without a host |
-//! | `VirtualMachines` | VirtualMachineInstances and claims |
+//! | `VirtualMachines` | VirtualMachineInstances and PersistentVolumeClaims |
 //!
 //! The module `state_transitions` documents the transitions of reservations and of hosts, and the module
 //! `stale_allocations` the rule for allocations of ended pods. The extender has no persistent state: after a restart
-//! the state is rebuilt from bound pods, reports, nominated nodes and the selected nodes of claims. The crate does no
-//! I/O: callers pass the time and send the bindings.
+//! the state is rebuilt from bound pods, agents' reports, nominated nodes of pods, and selected nodes of
+//! PersistentVolumeClaims. The crate does no I/O: callers pass the time and send the bindings.
 
 mod admission_order;
 mod availability;

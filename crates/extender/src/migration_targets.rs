@@ -1,8 +1,8 @@
 //! Forecast of live migrations: which host `filter` would choose for the target pod of each VM, if it were called now.
 //!
 //! The forecast reserves nothing, because the target pod does not exist yet: KubeVirt creates the pod after the
-//! VirtualMachineInstanceMigration, and kube-scheduler then calls `filter` for the pod as for each pod. Several VMs are
-//! placed one after another, so the same free resources are not counted for two VMs in one forecast.
+//! VirtualMachineInstanceMigration, and kube-scheduler then calls `filter` for this pod. In one forecast for several
+//! VMs, the target pods are placed one after another, so that no free resource is counted for two VMs.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
@@ -13,10 +13,10 @@ use berth_placement::rules::HostId;
 use super::extender::Extender;
 use super::reservation::{Stage, has_exclusive_resources};
 
-/// Reason for a host that the caller excludes.
+/// Reason for a host that the caller excludes, because its Node is cordoned.
 const EXCLUDED_REASON: &str = "node(s) were unschedulable";
 
-/// A VM that is to leave its host by a live migration.
+/// A VM that is to leave its host through a live migration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MigrationQuery {
     /// UID of the VirtualMachineInstance.
@@ -25,24 +25,24 @@ pub struct MigrationQuery {
     pub source_host: String,
 }
 
-/// Target of a live migration.
+/// Forecast of the target host of a live migration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MigrationTarget {
-    /// The VM fits on this host, or its target pod already has this host.
+    /// The VM fits on this host, or its target pod is already on this host.
     Host(String),
-    /// The VM fits on no other host. Each reason has the number of hosts that refuse the VM for this reason. The most
-    /// frequent reason is first.
+    /// The VM fits on no other host. Contains the reasons, each with the number of hosts that refuse the VM for this
+    /// reason, in descending order of these numbers.
     NoHost(Vec<(String, usize)>),
-    /// The VM's pod is not known yet.
+    /// The extender does not know the VM's pod yet.
     UnknownVm,
 }
 
 /// Pods of a VM.
 #[derive(Default)]
 struct VmPods {
-    /// Request of the pod on the source host.
+    /// Request of the launcher pod on the source host.
     source_request: Option<Request>,
-    /// Host of the target pod.
+    /// Host of the migration's target pod, if it exists.
     target_host: Option<String>,
 }
 
@@ -83,7 +83,7 @@ impl Extender {
         targets
     }
 
-    /// Returns the pods of the VMs, by the UID of the instance.
+    /// Returns the launcher pods of the VMs, by the UID of the VirtualMachineInstance.
     fn pods_by_vm<'q>(&self, queries: &'q [MigrationQuery]) -> HashMap<&'q str, VmPods> {
         let wanted: BTreeMap<&str, &MigrationQuery> =
             queries.iter().map(|query| (query.instance_uid.as_str(), query)).collect();
@@ -105,7 +105,8 @@ impl Extender {
         pods
     }
 
-    /// Places the target pod in the engine, without a record. The caller must remove it again.
+    /// Places a target pod in the engine, without a reservation. The caller must remove the pod from the engine
+    /// afterwards.
     fn place_target(
         &mut self,
         now: Instant,

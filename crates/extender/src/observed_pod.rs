@@ -1,4 +1,4 @@
-//! A pod from the watch, with those fields that the extender reads in addition to the pod's resources.
+//! A pod as the extender observes it through the watch.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
@@ -7,25 +7,25 @@ use berth_kubevirt_render::launcher::{ExistingPod, Invalid};
 use k8s_openapi::api::core::v1;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
-/// Reason of the condition `PodScheduled` of a pod that has scheduling gates (`v1.PodReasonSchedulingGated`).
+/// Reason of the condition `PodScheduled` of a pod with scheduling gates (`v1.PodReasonSchedulingGated`).
 const SCHEDULING_GATED: &str = "SchedulingGated";
 
-/// A pod from the watch.
+/// A pod as the extender observes it through the watch.
 #[derive(Clone, Debug, Default)]
 pub struct ObservedPod {
-    /// Resources, host and VM of the pod.
+    /// Resources, host, and VirtualMachineInstance of the pod.
     pub existing: ExistingPod,
     /// True if `spec.schedulerName` of the pod is Berth's scheduler.
     pub uses_berth_scheduler: bool,
-    /// Names of the PersistentVolumeClaims of the pod's volumes, in the pod's namespace.
+    /// Names of the PersistentVolumeClaims that the pod's volumes use, in the pod's namespace.
     pub claims: Vec<String>,
     /// True if the pod has ResourceClaims (dynamic resource allocation).
     pub has_resource_claims: bool,
-    /// True if the scheduler has found no host for the pod.
+    /// True if kube-scheduler has found no host for the pod (condition `PodScheduled`).
     pub is_unschedulable: bool,
-    /// Reason why the kubelet has refused the pod, if it has.
+    /// Reason why the kubelet has refused the pod; `None` if the kubelet has not refused it.
     pub kubelet_refusal: Option<KubeletRefusal>,
-    /// Hash of the fields that the engine and other pods' rules read: the pod's labels, networks and container
+    /// Hash of those fields that affect the placement of this pod and of other pods: labels, networks, container
     /// resources, and whether the pod is terminating.
     pub(super) content_hash: u64,
 }
@@ -35,11 +35,11 @@ pub struct ObservedPod {
 pub enum KubeletRefusal {
     /// No set of NUMA zones satisfies all resource managers of the kubelet.
     TopologyAffinity,
-    /// The static CPU manager would not allocate whole cores to the pod.
+    /// The static CPU manager would have to split a physical core, which `full-pcpus-only` forbids.
     SmtAlignment,
-    /// A resource manager of the kubelet could not allocate the resources that its topology hint offered.
+    /// A resource manager of the kubelet could not allocate the resources although its topology hint was accepted.
     UnexpectedAdmission,
-    /// The Node has insufficient free resources.
+    /// The Node has insufficient free resources (`OutOfcpu`, `OutOfmemory` and others).
     OutOfResource,
     /// The Node's labels do not match the pod's node affinity.
     NodeAffinity,
@@ -81,7 +81,7 @@ impl KubeletRefusal {
 }
 
 impl ObservedPod {
-    /// Reads a pod.
+    /// Parses a pod.
     ///
     /// # Errors
     /// Returns an error if a resource quantity is malformed.
@@ -99,7 +99,7 @@ impl ObservedPod {
         let claims = volumes.iter().filter_map(|volume| {
             let named =
                 volume.persistent_volume_claim.as_ref().map(|source| source.claim_name.clone());
-            // The ephemeral volume controller creates a claim with this name.
+            // For an ephemeral volume, the controller of Kubernetes creates a PersistentVolumeClaim with this name.
             let own = volume.ephemeral.as_ref();
             named.or_else(|| own.map(|_| format!("{}-{}", existing.name, volume.name)))
         });
@@ -144,8 +144,8 @@ impl ObservedPod {
     }
 }
 
-/// Returns true if the VirtualMachineInstance with this UID owns the pod. virt-controller sets the label and the
-/// owner reference (`renderLaunchManifest`), but every user who can create pods can set the label.
+/// Returns true if the VirtualMachineInstance with this UID owns the pod. The owner reference is decisive, not
+/// KubeVirt's label, because every user who can create pods can set the label.
 fn is_owned_by_instance(pod: &v1::Pod, uid: Option<&str>) -> bool {
     let owners = pod.metadata.owner_references.as_deref().unwrap_or_default();
     let is_instance = |owner: &OwnerReference| {
