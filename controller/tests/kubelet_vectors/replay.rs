@@ -49,7 +49,7 @@ pub(crate) fn replay(case: &Case, counts: &mut ReplayCounts) {
     let mut replay = Replay {
         case,
         state: HostState::new(&Arc::new(case.host())),
-        // Kubelet 1.20 sorts CPUs with an order that is not total, so the CPU numbers are not comparable: see
+        // CPU numbers are not comparable in Kubernetes 1.20, whose kubelet sorts CPUs with an incomplete order: see
         // `take_legacy`.
         compares_cpu_numbers: case.kubelet().version.minor > 22,
     };

@@ -111,8 +111,8 @@ pub const HOST_LOST_AGAIN_ANNOTATION: &str = "berth.dev/host-lost-again";
 /// the name of the machine. The VolumeAttachments of the Node are found by this name, even after another controller has
 /// deleted the Node.
 pub const REMOVAL_NODE_ANNOTATION: &str = "berth.dev/removal-node";
-/// Annotation of a VirtualMachine that Berth removes: the reason of the removal, copied before Berth deletes the Node
-/// of the machine. As soon as this annotation exists, the removal cannot be cancelled.
+/// Annotation of a VirtualMachine that Berth removes: the reason of the removal. It is set before Berth deletes the Node
+/// of the machine; from then on, the removal cannot be cancelled.
 pub const NODE_DELETION_ANNOTATION: &str = "berth.dev/node-deletion";
 /// Annotation of a MachineDeployment or of a VirtualMachine: time limit of the drain, instead of
 /// `spec.nodeDrainTimeout` of the TenantCluster.
@@ -189,8 +189,9 @@ pub mod resource {
     pub const PINNABLE_CPUS: &str = "berth.dev/pinnable-cpus";
     /// Prefix of the name of a resource, followed by the name of a bridge, as in KubeVirt's project bridge-marker.
     pub const BRIDGE_PREFIX: &str = "bridge.network.kubevirt.io/";
-    /// Maximum number of single-tenant bridges of a host network that an agent reports as resources. With more bridges,
-    /// the Node would become too large, and Berth's scheduler extender also checks the InfraNode.
+    /// Maximum number of single-tenant bridges of a host network that an agent reports as resources of its Node. If the
+    /// network has more bridges, the agent reports none of them, because the Node would become too large; then only
+    /// Berth's scheduler extender checks whether a host has a bridge.
     pub const MAX_PUBLISHED_BRIDGES: usize = 16;
 }
 

@@ -77,8 +77,8 @@ pub(crate) fn split_quantity(text: &str) -> Option<QuantityParts<'_>> {
 
 const NANOS_PER_UNIT: i128 = 1_000_000_000;
 const MAX_NANOS: i128 = 0x7fff_ffff_ffff_ffff * NANOS_PER_UNIT;
-/// Maximum number of digits. 10^24 × 2^46 fits into 128 bits; 46 is the largest shift that remains if all digits are
-/// decimal places of `Ei` (60 bits).
+/// Maximum number of digits. The largest intermediate result is that of an amount in `Ei` (2^60) with 23 decimal places:
+/// 10^24 × 2^46, which fits into 128 bits.
 const MAX_DIGITS: usize = 24;
 
 impl Quantity {

@@ -14,13 +14,13 @@ use crate::tenants::status::{PartResult, ReadyPart, join_faults};
 pub struct TenantPrefixes {
     /// Prefixes for `status.prefixes` of the tenant.
     pub prefixes: Vec<GrantedPrefix>,
-    /// Faults of the requests, at most a few per address family.
+    /// Faults of the tenant's requests for prefixes.
     pub faults: Vec<Fault>,
 }
 
 impl TenantPrefixes {
-    /// Adds the faults to the condition of the tenant's addresses. They replace its fault `PrefixPending`, which does
-    /// not say why a network has no prefix.
+    /// Adds the faults to the condition of the tenant's addresses. They replace its fault `PrefixPending`, because they
+    /// contain the reason why a network has no prefix.
     #[must_use]
     pub fn join_faults(&self, addresses: Option<PartResult>) -> Option<PartResult> {
         let mut faults = self.faults.clone();
