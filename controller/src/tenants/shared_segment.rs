@@ -15,8 +15,8 @@ use super::network_id::NetworkId;
 /// Maximum number of VLANs that one message names.
 const MAX_NAMED_VLANS: usize = 8;
 
-/// Returns true if two different networks may share a layer 2 segment: unless the InfraConfig declares each of them in
-/// one segment, and these segments differ.
+/// Returns true if two different networks may share a layer 2 segment. Returns false only if the InfraConfig declares
+/// them in different segments.
 #[must_use]
 pub fn may_share_segment(config: &InfraConfigSpec, one: &str, other: &str) -> bool {
     if one == other {

@@ -64,7 +64,7 @@ impl ReadyPart {
 pub struct TenantParts {
     /// State of the tenant's VLAN or VNI and of its NetworkAttachmentDefinition.
     pub network: PartResult,
-    /// State of the address pools; `None` if the tenant has neither pools nor claims.
+    /// State of the address pools; `None` if the tenant has neither address pools nor AddressClaims.
     pub addresses: Option<PartResult>,
     /// Prefixes that the network has from pools of InfraConfig.
     pub prefixes: Vec<GrantedPrefix>,
@@ -72,7 +72,7 @@ pub struct TenantParts {
     pub address_counts: Vec<AddressCount>,
     /// State of the NetworkPolicies.
     pub policies: PartResult,
-    /// State of the namespace, the instance types, and the CSI driver's account.
+    /// State of the namespace, the instance types, and the ServiceAccount of the CSI driver.
     pub objects: PartResult,
     /// State of the exposure of services; `None` if the tenant requests none.
     pub exposure: Option<PartResult>,

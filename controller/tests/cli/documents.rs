@@ -19,7 +19,7 @@ fn compare_with_file(path: &str, wanted: &str) {
     std::fs::write(&path, wanted).unwrap();
 }
 
-/// Compares the code block after `<!-- sample: NAME -->` of a document.
+/// Compares `sample` with the code block after `<!-- sample: NAME -->` in a document.
 pub(super) fn compare_sample(path: &str, name: &str, sample: &str) {
     let document = std::fs::read_to_string(repository().join(path)).unwrap();
     let marker = format!("<!-- sample: {name} -->\n```text\n");

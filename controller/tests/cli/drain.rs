@@ -94,8 +94,8 @@ fn drain_moves_vms_or_reports_the_blocking_rule() {
         )
     });
     let arguments = ["-f", "examples/fleet/", "-f", "-", "--drain", "rack1-a"];
-    // The first two instances have no MachineDeployment as owner. The label of `db-9` shows that a MachineDeployment
-    // owns it.
+    // `db-9` has the label of a MachineDeployment, so this MachineDeployment owns it. The other two instances have no
+    // owner.
     let managed = instances[0]
         .replace("name: db-1,", "name: db-9, labels: {md: db},")
         .replace("domain: {", "domain: {memory: {guest: 64Mi}, ");

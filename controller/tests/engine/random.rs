@@ -19,7 +19,7 @@ use super::pod::BuiltPod;
 use super::random_choices::RandomChoices;
 use super::reference_model::ReferenceModel;
 
-/// An engine with the state under test, a second engine that handles the same events, and the reference model.
+/// The engine under test, a second engine that handles the same events, and the reference model.
 struct Testbed {
     engine: Engine,
     second_engine: Engine,
@@ -291,7 +291,7 @@ impl Testbed {
         self.set_host(at);
     }
 
-    /// Checks the invariants of every state.
+    /// Checks the invariants that must hold in every state.
     fn check_invariants(&self) -> TestCaseResult {
         prop_assert_eq!(self.engine.pod_count(), self.reference.assumed().len());
         for (at, id) in self.ids.iter().enumerate() {

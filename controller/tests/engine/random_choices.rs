@@ -79,7 +79,7 @@ impl<'a> RandomChoices<'a> {
             ..HostDescription::default()
         };
         if self.is_one_in(4) {
-            // The last zone has only memory, or is a larger zone.
+            // The last zone has only memory, or more CPUs than the others.
             let last = description.zones.len() - 1;
             description.zones[last].cpus = if last > 0 && self.is_one_in(2) { 0 } else { 16 };
         }

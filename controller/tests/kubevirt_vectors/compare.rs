@@ -32,7 +32,7 @@ pub(crate) enum Outcome {
 
 /// Annotations that are compared, because only these were recorded.
 const ANNOTATIONS: [&str; 2] = ["k8s.v1.cni.cncf.io/networks", "sidecar.istio.io/inject"];
-/// Prefix of the labels that identify claims in the pod anti-affinity for persistent reservations.
+/// Prefix of the labels that identify PersistentVolumeClaims in the pod anti-affinity for persistent reservations.
 const CLAIM_LABEL: &str = "pr.kubevirt.io/";
 
 pub(crate) fn compare(case: &Case) -> Outcome {

@@ -1,5 +1,5 @@
-//! A cluster with two tenants, CDI, KubeVirt and dual-stack addresses. Many of its addresses are public, because
-//! policies exclude all private addresses, but must exclude such a public address individually.
+//! A cluster with two tenants, CDI, KubeVirt and dual-stack addresses. Many addresses of the cluster are public:
+//! policies exclude all private addresses in any case, but must exclude each public address of the cluster.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -172,8 +172,8 @@ impl TwoTenants {
             "VM of another tenant, labelled cdi-uploadproxy" => {
                 ("cluster-xyz", vm_labels_with(&[("cdi.kubevirt.io", "cdi-uploadproxy")]))
             }
-            // A pod without the label `kubevirt.io: virt-launcher`, which KubeVirt sets on every launcher pod, in case
-            // that a release does not set it.
+            // This pod has no label `kubevirt.io: virt-launcher`. KubeVirt sets this label on every launcher pod, but
+            // the policies must not depend on it.
             "VM of another tenant, labelled virt-api" => {
                 ("cluster-xyz", vec![("kubevirt.io", "virt-api")])
             }

@@ -42,8 +42,8 @@ fn recorded_rejections(field: &str) -> BTreeMap<(bool, bool), bool> {
     all
 }
 
-/// Returns the instance types in `deploy/instancetypes`, and two others: without scheduler, and with a foreign
-/// scheduler.
+/// Returns the instance types in `deploy/instancetypes`, and two others: one without scheduler, one with another
+/// scheduler than Berth's.
 fn shipped_and_test_instancetypes() -> Vec<Value> {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/instancetypes");
     let mut all = Vec::new();

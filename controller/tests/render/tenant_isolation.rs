@@ -205,7 +205,7 @@ fn tenant_lists_the_namespaces_that_may_reference_it() {
         // A deployment in the tenant's own namespace does not have to be listed in `spec.machineNamespaces`.
         assert_eq!(from("cluster-abc", by, json!([])).unwrap().namespace, "cluster-abc");
     }
-    // The deployment is in the namespace of another tenant; a TenantCluster of that tenant exists or not.
+    // The deployment is in the namespace of another tenant, `thief`, with and without a TenantCluster of this name.
     let mut foreign = machine_deployment(&base_provider_spec());
     foreign["metadata"] = json!({"name": "web", "namespace": "cluster-thief", "annotations": {"berth.dev/tenant": "abc"}});
     for beside in [

@@ -107,7 +107,7 @@ pub struct InfraConfigSpec {
     /// DNS policy of VMs that do not specify one: ClusterFirst, ClusterFirstWithHostNet, Default or None.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dns_policy: Option<DnsPolicy>,
-    /// DNS settings of VMs that do not specify any.
+    /// DNS settings (`dnsConfig`) of VMs that specify no DNS settings.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dns_config: Option<PodDNSConfig>,
     /// NetworkPolicies for the namespace of every tenant. If an entry is removed from this list, the NetworkPolicy is
@@ -142,7 +142,7 @@ pub struct InfraConfigSpec {
     /// Eviction strategy of VMs that do not specify one. Default External.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vm_eviction_strategy: Option<EvictionStrategy>,
-    /// Sizes of VMs that do not specify any.
+    /// CPUs, memory and disk size of VMs that do not specify these values.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node_defaults: Option<NodeDefaults>,
     /// Maximum time limit of the drain of a machine. A longer time limit in the annotation
@@ -328,7 +328,7 @@ pub enum VolumeBindingMode {
 }
 
 impl VolumeBindingMode {
-    /// Returns the value as in a StorageClass.
+    /// Returns the value of `volumeBindingMode` in a StorageClass.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -349,7 +349,7 @@ pub enum ReclaimPolicy {
 }
 
 impl ReclaimPolicy {
-    /// Returns the value as in a StorageClass.
+    /// Returns the value of `reclaimPolicy` in a StorageClass.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -359,7 +359,7 @@ impl ReclaimPolicy {
     }
 }
 
-/// Sizes of VMs that do not specify any.
+/// CPUs, memory and disk size of VMs that do not specify these values.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeDefaults {
@@ -407,7 +407,7 @@ impl InfraConfigSpec {
 }
 
 impl DnsPolicy {
-    /// Returns the value as in a VirtualMachine.
+    /// Returns the value of `dnsPolicy` in a VirtualMachine.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -422,7 +422,7 @@ impl DnsPolicy {
 /// What happens to a VM when its host is drained.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EvictionStrategy {
-    /// A controller outside KubeVirt handles the eviction: the machine is replaced.
+    /// A controller outside KubeVirt handles the eviction: Berth replaces the machine.
     #[default]
     External,
     /// The VM is migrated to another host while it runs.
@@ -430,7 +430,7 @@ pub enum EvictionStrategy {
 }
 
 impl EvictionStrategy {
-    /// Returns the value as in a VirtualMachine.
+    /// Returns the value of `evictionStrategy` in a VirtualMachine.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

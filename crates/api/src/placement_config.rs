@@ -29,7 +29,7 @@ pub struct ControlPlaneSpread {
     #[schemars(length(min = 1, max = 317))]
     pub topology_key: Option<String>,
     /// Weight of the spread in the choice of a host, from 0 (no spread) to 100. With 100, a host with fewer
-    /// control-plane VMs is always preferred, even if another host fits better. Default 100.
+    /// control-plane VMs is preferred, even if the VM would fill the gaps of another host better. Default 100.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 100))]
     pub weight: Option<u32>,

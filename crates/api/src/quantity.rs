@@ -22,7 +22,9 @@ pub enum ParseQuantityError {
     #[error("`{0}` is not a quantity such as 500m, 2 or 64Gi")]
     Malformed(String),
     /// The absolute value is above 2^63-1, or the text has more than 24 digits.
-    #[error("`{0}` is out of range for a quantity")]
+    #[error(
+        "`{0}` is out of range: a quantity is at most 2^63-1 (or at least 1-2^63), with at most 24 digits"
+    )]
     OutOfRange(String),
 }
 

@@ -69,7 +69,7 @@ impl JsonSchema for VlanRanges {
     fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
         schemars::json_schema!({
             "type": "string",
-            "description": "VLAN ids: 100-199, 300, or a comma-separated list of them",
+            "description": "VLAN IDs: 300, 100-199, or a comma-separated list of IDs and ranges",
             "pattern": "^ *[0-9]+( *- *[0-9]+)?( *, *[0-9]+( *- *[0-9]+)?)* *$",
             "maxLength": Self::MAX_LENGTH
         })

@@ -41,7 +41,7 @@ use crate::{AddressPool, Condition, DrainTimeout, Exposure, GrantedPrefix, Repla
         name = "Machines",
         type_ = "integer",
         json_path = ".status.machines.ready",
-        description = "Number of running machines"
+        description = "Number of ready machines"
     ),
     printcolumn(
         name = "Ready",

@@ -38,7 +38,8 @@ impl TenantPrefixes {
         Some(join_faults(&faults, ready))
     }
 
-    /// Leaves the prefixes of a family in the tenant's status as they are. For a family whose request has a fault.
+    /// Adds the prefixes of a family that the tenant's status already contains. The caller uses this function if the
+    /// family's request has a fault.
     pub fn keep_recorded(&mut self, tenant: &TenantCluster, family: Family) {
         let prefixes = tenant.status.iter().flat_map(|status| &status.prefixes);
         let of_family = |prefix: &&GrantedPrefix| Family::of(prefix.cidr.addr()) == family;

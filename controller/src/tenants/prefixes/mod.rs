@@ -10,8 +10,9 @@
 //!
 //! The choice is a proposal. The creation of the PrefixClaim is the lock on one prefix, because the API server accepts
 //! each name only once. Two prefixes with different names can overlap if one of them is the `cidr` of a TenantCluster,
-//! or if a pool was changed. Therefore the caller reads all claims again after it has created one, and withdraws it if
-//! another tenant's claim overlaps it: of two claims, at least the later one is withdrawn.
+//! or if a pool was changed. Therefore, after the caller has created a claim, it reads all claims again, and deletes
+//! its own claim if this overlaps a claim of another tenant: of two overlapping claims, at least the later one is
+//! deleted.
 
 pub mod choose;
 pub mod grant;

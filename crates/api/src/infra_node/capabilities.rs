@@ -183,7 +183,7 @@ pub enum CoreType {
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Kvm {
-    /// State of KVM; if VMs cannot run, the reason.
+    /// State of KVM: ready, or the reason why VMs cannot run.
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
@@ -232,7 +232,7 @@ pub struct Kvm {
     pub tun: Option<bool>,
 }
 
-/// State of KVM; if VMs cannot run, the reason.
+/// State of KVM: ready, or the reason why VMs cannot run.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KvmState {
     /// VMs can run: a test VM was created and removed.

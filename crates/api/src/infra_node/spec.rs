@@ -50,7 +50,7 @@ use crate::{CpuSet, LinkName, MacAddress, PageSize, PciAddress, VlanId};
             name = "KVM",
             type_ = "string",
             json_path = ".status.capabilities.kvm.state",
-            description = "State of KVM; if VMs cannot run, the reason"
+            description = "Ready, or the reason why VMs cannot run"
         ),
         printcolumn(
             name = "Cores",
@@ -146,7 +146,8 @@ pub struct CpuSpec {
         .message("exactly one of coresPerZone and cpus must be set")
 ))]
 pub struct ReservedCpus {
-    /// Number of physical cores to reserve in every zone that has CPUs. The core of CPU 0 is one of them.
+    /// Number of physical cores to reserve in every zone that has CPUs. In the zone of CPU 0, the core of CPU 0 is one
+    /// of them.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1024))]
     pub cores_per_zone: Option<u32>,

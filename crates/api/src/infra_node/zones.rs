@@ -17,7 +17,7 @@ pub struct Zone {
     /// Number of physical cores that have an online CPU in the zone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cores: Option<u32>,
-    /// Physical package of all CPUs of the zone, by the firmware's number.
+    /// Number of the physical package that contains all CPUs of the zone, according to the firmware.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub socket: Option<u32>,
     /// CPUs of the zone by thread: the first set contains the first thread of each core, the second set the second
