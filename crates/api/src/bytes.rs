@@ -21,7 +21,7 @@ pub enum ParseBytesError {
     #[error("`{0}` is not a quantity such as 64Gi or 500M")]
     Malformed(String),
     /// The amount does not fit into 64 bits, or is less than zero.
-    #[error("`{0}` is not from 0 to 2^64-1 bytes")]
+    #[error("`{0}` is out of range: an amount of bytes is from 0 to 2^64-1")]
     OutOfRange(String),
 }
 

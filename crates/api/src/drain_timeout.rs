@@ -22,7 +22,7 @@ pub struct DrainTimeout {
     seconds: u64,
 }
 
-string_serde!(DrainTimeout, "A duration in hours, minutes and seconds, such as `2h`, `1h30m` or `90s`; `0` for no time limit. At most one year.", {
+string_serde!(DrainTimeout, "A duration in hours, minutes and seconds, such as `2h`, `1h30m` or `90s`; `0` for no drain. At most one year.", {
     "type": "string",
     "maxLength": 32,
     "pattern": "^(0|([0-9]{1,8}h)?([0-9]{1,8}m)?([0-9]{1,8}s)?)$",

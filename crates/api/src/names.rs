@@ -111,8 +111,8 @@ pub const HOST_LOST_AGAIN_ANNOTATION: &str = "berth.dev/host-lost-again";
 /// the name of the machine. The VolumeAttachments of the Node are found by this name, even after another controller has
 /// deleted the Node.
 pub const REMOVAL_NODE_ANNOTATION: &str = "berth.dev/removal-node";
-/// Annotation of a VirtualMachine that Berth removes: the reason of the removal. It is set before Berth deletes the Node
-/// of the machine; from then on, the removal cannot be cancelled.
+/// Annotation of a VirtualMachine that Berth removes: the reason of the removal. It is set before Berth deletes the
+/// Node of the machine; from then on, the removal cannot be cancelled.
 pub const NODE_DELETION_ANNOTATION: &str = "berth.dev/node-deletion";
 /// Annotation of a MachineDeployment or of a VirtualMachine: time limit of the drain, instead of
 /// `spec.nodeDrainTimeout` of the TenantCluster.

@@ -22,9 +22,7 @@ pub enum ParseQuantityError {
     #[error("`{0}` is not a quantity such as 500m, 2 or 64Gi")]
     Malformed(String),
     /// The absolute value is above 2^63-1, or the text has more than 24 digits.
-    #[error(
-        "`{0}` is out of range: a quantity is at most 2^63-1 (or at least 1-2^63), with at most 24 digits"
-    )]
+    #[error("`{0}` is out of range: a quantity is from 1-2^63 to 2^63-1, with at most 24 digits")]
     OutOfRange(String),
 }
 
@@ -79,8 +77,8 @@ pub(crate) fn split_quantity(text: &str) -> Option<QuantityParts<'_>> {
 
 const NANOS_PER_UNIT: i128 = 1_000_000_000;
 const MAX_NANOS: i128 = 0x7fff_ffff_ffff_ffff * NANOS_PER_UNIT;
-/// Maximum number of digits. The largest intermediate result is that of an amount in `Ei` (2^60) with 23 decimal places:
-/// 10^24 × 2^46, which fits into 128 bits.
+/// Maximum number of digits. The largest intermediate result is that of an amount in `Ei` (2^60) with 23 decimal
+/// places: 10^24 × 2^46, which fits into 128 bits.
 const MAX_DIGITS: usize = 24;
 
 impl Quantity {

@@ -157,7 +157,7 @@ mod tests {
             (
                 json!([]),
                 ConditionReason::PrefixOutsidePool,
-                "keeps 10.1.2.0/24 of pool `corp`, which does not exist",
+                "keeps 10.1.2.0/24 of pool `corp`, which no longer exists",
             ),
             (
                 json!([{"name": "corp", "cidr": "10.1.0.0/16", "prefixLength": 8}]),
@@ -167,7 +167,7 @@ mod tests {
             (
                 json!([{"name": "corp", "cidr": "10.9.0.0/16", "prefixLength": 24, "nameservers": ["10.0.0.53"]}]),
                 ConditionReason::PrefixOutsidePool,
-                "which has 10.9.0.0/16 now",
+                "whose cidr is now 10.9.0.0/16",
             ),
         ] {
             let TenantPrefixes { prefixes, faults } = add(pools);

@@ -157,7 +157,7 @@ fn find_problems(pool: &PrefixPool) -> Vec<String> {
     let (shortest, longest) = (cidr.prefix_len(), cidr.max_prefix_len().saturating_sub(2));
     if problems.is_empty() && !(shortest..=longest).contains(prefix_length) {
         let message =
-            format!("is not in {shortest}..={longest}, the permitted prefix lengths in {cidr}");
+            format!("is not from {shortest} to {longest}, the permitted prefix lengths in {cidr}");
         problems.push(check.problem("prefixLength", prefix_length, &message));
     }
     let has_ipv6 = family == Family::V6;
