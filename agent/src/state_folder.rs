@@ -1,5 +1,4 @@
-//! Berth's folder on the host, with the rollback ledger and other files that the agent needs after a
-//! restart.
+//! Berth's folder on the host: the rollback ledger, and other files that the agent needs after a restart.
 
 use std::collections::BTreeMap;
 
@@ -12,30 +11,33 @@ use serde::{Deserialize, Serialize};
 
 use crate::host_write::{HostWrite as _, WriteError};
 
-/// Path of the folder.
+/// Path of the folder, relative to the root of the host.
 pub const STATE_FOLDER: &str = "var/lib/berth";
-/// Path of the InfraNode that the API server sent last, for a start of the agent while the API server is unreachable.
-/// `revert` removes the file.
+/// Path of the last InfraNode that the API server sent. The agent reads it if it starts while the API server is
+/// unreachable. `revert` removes the file.
 pub const LAST_MANIFEST_FILE: &str = "var/lib/berth/asked.json";
-/// Path of the HostLeases that the API server sent last, so that VMs get their addresses after a start of the agent
-/// while the API server is unreachable. `revert` removes the file.
+/// Path of the last HostLeases that the API server sent. The agent reads it if it starts while the API server is
+/// unreachable, so that VMs still get their addresses. `revert` removes the file.
 pub const LEASES_FILE: &str = "var/lib/berth/leases.json";
-/// Path of the last results of the verification of trunks, for `berth-agent check`. `revert` removes the file.
+/// Path of the last results of the verification of trunks, which `berth-agent check` reads. `revert` removes the
+/// file.
 pub const TRUNK_FILE: &str = "var/lib/berth/trunk.json";
-/// Path of the addresses of VMs that other machines use, for `berth-agent check`. `revert` removes the file.
+/// Path of the list of VM addresses that other machines use, which `berth-agent check` reads. `revert` removes the
+/// file.
 pub const CONFLICTS_FILE: &str = "var/lib/berth/conflicts.json";
-/// Path of the lock file. A process that changes the host holds the lock.
+/// Path of the lock file, which a process locks while it changes the host.
 pub const LOCK_FILE: &str = "var/lib/berth/lock";
 
-/// Saves the InfraNode that the API server sent last.
+/// Saves the last InfraNode that the API server sent.
 ///
 /// # Errors
-/// If the state folder is full, read-only or missing; the file then has its previous content.
+/// If the state folder is full, read-only or missing. The file then has its previous content.
 pub fn save_last_manifest(root: &Root, manifest: &str) -> Result<(), WriteError> {
     save_file(root, LAST_MANIFEST_FILE, manifest)
 }
 
-/// Saves the HostLeases that the API server sent last, or removes its file if the object does not exist.
+/// Saves the last HostLeases that the API server sent. `None`, which means that the object does not exist, removes
+/// the file.
 ///
 /// # Errors
 /// If the file cannot be written; see [`save_last_manifest`].
@@ -46,7 +48,7 @@ pub fn save_leases(root: &Root, leases: Option<&str>) -> Result<(), WriteError> 
     }
 }
 
-/// Saves the record of the configuration that the running kubelet was started with.
+/// Saves the configuration with which the running kubelet was started.
 ///
 /// # Errors
 /// If the file cannot be written; see [`save_last_manifest`].
@@ -66,14 +68,14 @@ pub fn save_trunk_record(root: &Root, record: &TrunkRecord) -> Result<(), WriteE
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TrunkRecord {
-    /// Boot of the host in which the trunks were verified.
+    /// Boot ID of the host at the time of the verification. Results of an earlier boot are stale.
     #[serde(rename = "bootID")]
     pub boot_id: String,
-    /// Result of each host network.
+    /// Result by host network.
     pub networks: BTreeMap<String, TrunkStatus>,
 }
 
-/// Saves the addresses of VMs that other machines use.
+/// Saves the list of VM addresses that other machines use.
 ///
 /// # Errors
 /// If the file cannot be written; see [`save_last_manifest`].
@@ -85,10 +87,10 @@ pub fn save_conflict_record(root: &Root, record: &ConflictRecord) -> Result<(), 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ConflictRecord {
-    /// Boot of the host in which the addresses were found.
+    /// Boot ID of the host when the conflicts were found. Conflicts of an earlier boot are stale.
     #[serde(rename = "bootID")]
     pub boot_id: String,
-    /// The addresses.
+    /// The addresses with the machines that use them.
     pub conflicts: Vec<AddressConflictStatus>,
 }
 

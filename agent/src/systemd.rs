@@ -1,4 +1,4 @@
-//! Client of systemd, over D-Bus.
+//! D-Bus client of systemd.
 
 use std::time::{Duration, Instant};
 
@@ -12,20 +12,21 @@ use berth_host_facts::setting::SystemdUnit;
 #[derive(Debug)]
 pub struct Systemd(Connection);
 
-/// Error of a request to systemd.
+/// Error of a request to systemd, as text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("systemd: {0}")]
 pub struct SystemdError(String);
 
 impl SystemdError {
-    /// Returns the error for a captured tree, which has no systemd.
+    /// Returns the error for a captured tree (a copy of a host's files), where no systemd runs.
     pub(crate) fn captured_tree() -> Self {
-        Self("a captured tree has no systemd".to_owned())
+        Self("systemd does not run in a captured tree".to_owned())
     }
 
-    /// Returns the error for an agent in a container: its program is not a file of the host, so systemd cannot run it.
+    /// Returns the error for an agent in a container: systemd cannot start the agent's program, because the program
+    /// is not a file of the host.
     pub(crate) fn in_container() -> Self {
-        Self("not available from a container".to_owned())
+        Self("systemd cannot start the program of an agent that runs in a container".to_owned())
     }
 
     pub(crate) fn from_error(error: &dyn std::fmt::Display) -> Self {
@@ -37,9 +38,9 @@ const BUS_NAME: &str = "org.freedesktop.systemd1";
 const MANAGER_INTERFACE: &str = "org.freedesktop.systemd1.Manager";
 const UNIT_INTERFACE: &str = "org.freedesktop.systemd1.Unit";
 const MANAGER_PATH: &str = "/org/freedesktop/systemd1";
-/// systemd's private socket, which exists before the bus does, and which only root can use.
+/// Address of systemd's private socket, which exists before the system bus runs, and which only root can use.
 const PRIVATE_ADDRESS: &str = "unix:path=/run/systemd/private";
-/// Number of the capability `CAP_NET_ADMIN` in a bit set.
+/// Number of the capability `CAP_NET_ADMIN`, which is the index of its bit in a capability set.
 const CAP_NET_ADMIN: u32 = 12;
 /// Time limit for the start of a transient unit.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
@@ -47,11 +48,11 @@ const START_TIMEOUT: Duration = Duration::from_secs(10);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 impl Systemd {
-    /// Connects over the system bus or, if no bus runs (early in the boot), directly to systemd.
+    /// Connects to systemd over the system bus or, early in the boot when no bus runs yet, directly.
     ///
     /// # Errors
-    /// If neither answers: there is no systemd, or the agent runs in a container without its
-    /// sockets.
+    /// If both connections fail: the host has no systemd, or the agent runs in a container without the sockets of
+    /// systemd.
     pub fn connect() -> Result<Self, SystemdError> {
         let bus = Connection::system();
         let connect_directly = || connection::Builder::address(PRIVATE_ADDRESS)?.p2p().build();
@@ -96,10 +97,11 @@ impl Systemd {
             .map_err(systemd_error)
     }
 
-    /// Starts a program as a transient service, which has a separate control group, and waits until the program runs.
+    /// Starts a program as a transient service, which has a separate control group, and waits until the program
+    /// runs.
     ///
     /// # Errors
-    /// Returns the error of systemd, also if the program does not run within 10 seconds.
+    /// Returns the error of systemd, or an error if the program does not run within 10 seconds.
     pub fn start_transient(
         &self,
         unit: &str,
@@ -109,8 +111,8 @@ impl Systemd {
         let argv: Vec<&str> = std::iter::once(program).chain(arguments.iter().copied()).collect();
         let properties = vec![
             ("Description", Value::from("Rolls back an unfinished trial of Berth")),
-            // With type `exec` the unit becomes active only after the program was executed, so that a missing program
-            // is detected here.
+            // A unit with type `exec` becomes active only after the program was executed, so a missing program is
+            // detected here.
             ("Type", Value::from("exec")),
             ("ExecStart", Value::from(vec![(program, argv, false)])),
             ("CollectMode", Value::from("inactive-or-failed")),
@@ -133,8 +135,8 @@ impl Systemd {
             let service = self.proxy(path.as_str(), UNIT_INTERFACE)?;
             let property = |name| service.get_property::<String>(name).map_err(systemd_error);
             let state = property("ActiveState")?;
-            // systemd unloads a failed unit at once (`CollectMode`), and then does not find it. A unit is also inactive
-            // before its job begins.
+            // systemd unloads a unit as soon as it fails (`CollectMode`), and then reports that the unit is not
+            // found. A unit is also inactive before its start job runs.
             let is_unloaded = property("LoadState")? == "not-found";
             match state.as_str() {
                 "active" => return Ok(()),
@@ -152,7 +154,8 @@ impl Systemd {
 
     fn proxy<'a>(&self, path: &'a str, interface: &'a str) -> Result<Proxy<'a>, SystemdError> {
         let builder = proxy::Builder::new(&self.0).destination(BUS_NAME).and_then(|b| b.path(path));
-        // A property cache would read all properties and subscribe to their changes, but only one request is needed.
+        // The property cache is off: it would read all properties and subscribe to their changes, but only one
+        // value is needed.
         let builder =
             builder.and_then(|builder| builder.interface(interface)).map_err(systemd_error)?;
         builder.cache_properties(zbus::proxy::CacheProperties::No).build().map_err(systemd_error)

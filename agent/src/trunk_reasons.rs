@@ -1,12 +1,12 @@
-//! Order of the reasons for which a trunk is neither verified nor faulty. The report and the check of trunks use it without
-//! the daemon, which writes these reasons.
+//! Priority of the reasons for which a trunk is neither verified nor faulty. This module is separate from the
+//! daemon, which sets the reasons, because the report and the check of trunks also need the order.
 
 use std::collections::BTreeMap;
 
 use berth_api::infra_node::{TrunkState, TrunkStatus, TrunkUnknownReason};
 
-/// Returns the network in the state Unknown whose reason a user should correct first. A reason that may be permanent
-/// comes last.
+/// Returns the network in the state Unknown whose reason a user should correct first. Reasons that may be permanent
+/// have the lowest priority.
 pub(crate) fn most_urgent_unknown(
     networks: &BTreeMap<String, TrunkStatus>,
 ) -> Option<(&String, &TrunkStatus)> {

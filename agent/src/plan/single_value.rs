@@ -6,7 +6,7 @@ use super::input::Input;
 use super::target::Targets;
 use berth_host_facts::setting::Setting;
 
-/// Returns the change of a setting that consists of one value.
+/// Returns the change of such a setting; `None` if the observed value is the desired one.
 pub(super) fn plan_single_value(
     input: Input,
     targets: &Targets,

@@ -40,8 +40,8 @@ pub(crate) fn count_with_noun(n: usize, word: &str) -> String {
     format!("{n} {word}{}", if n == 1 { "" } else { "s" })
 }
 
-/// Renders one change on a line with its old and new value; below the line its effect, and the
-/// reason if it is blocked.
+/// Renders a change: its description, and in indented lines below it drift, effect, removed objects, and the reason
+/// if the change is blocked.
 fn render_change(out: &mut String, change: &Change, style: Style) {
     let sign = if change.blocked.is_some() {
         style.format_failure("x")

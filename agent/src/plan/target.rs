@@ -7,13 +7,13 @@ use serde::Serialize;
 use crate::manifest::{Fault, SpecPart};
 use berth_host_facts::setting::{Setting, SettingValue};
 
-/// Reason for a change.
+/// Reason of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum ChangeReason {
-    /// Sets the value of the spec.
+    /// The spec has a value that differs from the observed one.
     #[serde(rename = "Asked")]
     Spec,
-    /// Restores the original value, because the spec no longer has the field.
+    /// The spec no longer has the field, so the original value is restored.
     #[serde(rename = "PutBack")]
     Restore,
 }
@@ -25,7 +25,7 @@ pub(super) struct Target {
     pub(super) reason: ChangeReason,
 }
 
-/// Targets by setting, with the faults and notes of the spec.
+/// Desired values by setting, and the faults and notes of the spec.
 #[derive(Debug, Default)]
 pub(super) struct Targets {
     pub(super) values: BTreeMap<Setting, Target>,
@@ -45,8 +45,8 @@ impl Targets {
     }
 }
 
-/// Adds the targets of a part of the spec. If the part has a fault, adds it to `frozen`, so that the part is not
-/// changed.
+/// Adds the desired values of a part of the spec. If the part has a fault, adds it to `frozen` instead, so that its
+/// settings are not changed.
 pub(super) fn collect_or_freeze(
     frozen: &mut BTreeSet<SpecPart>,
     part: SpecPart,

@@ -1,4 +1,4 @@
-//! Transparent huge pages.
+//! Plans the settings of transparent huge pages.
 
 use super::change::Change;
 use super::input::Input;
@@ -6,7 +6,7 @@ use super::single_value::plan_single_value;
 use super::target::Targets;
 use berth_host_facts::setting::{Setting, SettingValue};
 
-/// Adds the target of the spec.
+/// Adds the desired value from the spec.
 pub(super) fn add_target(input: Input, targets: &mut Targets) {
     if let Some(mode) = input.spec.transparent_hugepages {
         targets.set_target(
@@ -18,6 +18,6 @@ pub(super) fn add_target(input: Input, targets: &mut Targets) {
 
 pub(super) fn plan_change(input: Input, targets: &Targets) -> Option<Change> {
     let absent = "this kernel has no transparent huge pages";
-    let effect = "applies to memory that programs allocate from now on";
+    let effect = "applies only to memory that programs allocate after the change";
     plan_single_value(input, targets, Setting::TransparentHugepages, absent, effect)
 }

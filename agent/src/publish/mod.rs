@@ -1,11 +1,11 @@
-//! Computes the published state of the host: the labels, conditions and extended resources of the Node, the single
-//! apply that writes these fields, and the NodeResourceTopology. The functions are pure: `cluster` sends the
-//! requests.
+//! Computes the published state of the host: the labels, conditions and extended resources of the Node, the body of
+//! the single server-side apply that writes these fields, and the NodeResourceTopology. The functions are pure:
+//! `cluster` sends the requests.
 //!
-//! There are three rules. An unknown fact leaves the published value unchanged. A withdrawn value is removed and
-//! never set to 0, because a restarting kubelet refuses pods that request a resource of 0, but ignores an absent
-//! resource. While pods run that a scheduler may have placed by a label, labels do not change, because a
-//! restarting kubelet evaluates node selectors again and fails pods that no longer match.
+//! Three rules apply. An unknown fact leaves the published value unchanged. A withdrawn resource is removed and
+//! never set to 0, because a restarting kubelet refuses pods that request a resource with an amount of 0, but
+//! ignores a resource that is absent. Labels do not change while pods run that a scheduler may have placed because
+//! of a label, because a restarting kubelet evaluates node selectors again and fails pods that no longer match.
 
 pub mod node;
 pub mod resources;

@@ -1,5 +1,5 @@
-//! The Node: the published fields, the desired fields, and the apply that changes the published fields to the desired
-//! fields.
+//! The fields of the Node that the agent publishes and those that it desires, and the server-side apply that writes
+//! the desired fields.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::resources::Resources;
 
-/// Fields of a Node as the API server has them.
+/// Fields of a Node as read from the API server.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct PublishedNode {
     /// All labels.
@@ -24,7 +24,7 @@ pub struct PublishedNode {
     pub capacity: BTreeMap<String, Quantity>,
     /// Allocatable amount of all resources.
     pub allocatable: BTreeMap<String, Quantity>,
-    /// Fields that the agent owns, because it applied them.
+    /// Fields of which the agent is the field manager.
     owned_by_agent: BTreeSet<Field>,
 }
 
@@ -35,7 +35,7 @@ pub enum Field {
     Label(String),
     /// A condition, by its type.
     Condition(String),
-    /// A resource, by its name, in capacity and in allocatable.
+    /// An extended resource, by its name: its capacity and its allocatable amount.
     Resource(String),
 }
 
@@ -74,12 +74,12 @@ impl PublishedNode {
     }
 }
 
-/// Field managers of kubelets, which are the names of the programs (k3s and MicroK8s have one program for all
-/// components).
+/// Names under which kubelets write to Nodes (field managers). A kubelet has the name of its program: k3s and
+/// MicroK8s run all components in one program.
 const KUBELET_MANAGERS: [&str; 5] = ["kubelet", "k3s", "k3s-server", "k3s-agent", "kubelite"];
 
 impl PublishedNode {
-    /// Returns true if a conflict is with a kubelet that set a resource of Berth to 0. A kubelet does this with
+    /// Returns true if a field conflict exists because the kubelet set a resource of Berth to 0. A kubelet resets
     /// every extended resource when it registers and finds no checkpoint of device plugins
     /// (`reconcileExtendedResource`, `ShouldResetExtendedResourceCapacity`). The kubelet then owns the field, but
     /// never updates it.
@@ -100,7 +100,7 @@ fn is_applied_by_agent(entry: &ManagedFieldsEntry) -> bool {
         && entry.operation.as_deref() == Some("Apply")
 }
 
-/// Returns the fields of an entry of `managedFields` that the agent may write.
+/// Returns the fields in an entry of `managedFields` that are of a kind that the agent writes.
 fn owned_fields(fields: &Value) -> BTreeSet<Field> {
     let keys = |path: &str| {
         let keys = fields.pointer(path).and_then(Value::as_object).into_iter().flatten();
@@ -122,18 +122,19 @@ fn owned_fields(fields: &Value) -> BTreeSet<Field> {
         .collect()
 }
 
-/// Input of the desired Node: the current facts, and the fields that must not change.
+/// Input for the desired fields of the Node.
 #[derive(Debug, Clone, Copy)]
 pub struct Input<'a> {
-    /// Labels of the host by key; the value is `None` if it is unknown.
+    /// Values of the host's labels by key; `None` if a value is unknown.
     pub labels: &'a BTreeMap<&'static str, Option<String>>,
-    /// Conditions of the InfraNode, which are also conditions of the Node.
+    /// Conditions of the InfraNode, most of which are published on the Node too.
     pub conditions: &'a [Condition],
     /// Extended resources of the host.
     pub resources: &'a Resources,
-    /// True if pods run that a scheduler may have placed by a label, so that published labels must not change.
+    /// True if published labels must not change, because pods run that a scheduler may have placed because of a
+    /// label.
     pub labels_in_use: bool,
-    /// Fields that another manager owns with another value, which the agent does not write.
+    /// Fields that the agent does not write, because another field manager owns them with another value.
     pub refused_fields: &'a BTreeSet<Field>,
 }
 
@@ -177,12 +178,13 @@ impl DesiredNode {
         }
     }
 
-    /// Returns true if an apply is necessary and safe: published fields differ, or withdrawn fields are still
-    /// published.
+    /// Returns true if an apply is necessary and safe: it is necessary if a published field differs from the
+    /// desired one, or if a withdrawn field is still published.
     #[must_use]
     pub fn needs_apply(&self, published: &PublishedNode) -> bool {
-        // An apply that removes the agent's last condition deletes the whole list, including the conditions of the
-        // kubelet: a kubelet that creates its Node records no owner of them (observed with 1.36).
+        // If the agent applies no condition but still owns one, the API server deletes the whole list, including
+        // the conditions of the kubelet: a kubelet that creates its Node is not recorded as the owner of its
+        // conditions (observed with 1.36).
         let is_condition = |field: &Field| matches!(field, Field::Condition(_));
         if self.conditions.is_empty() && published.owned_by_agent.iter().any(is_condition) {
             return false;
@@ -192,8 +194,8 @@ impl DesiredNode {
             let same = |published: &BTreeMap<String, Quantity>| {
                 published.get(name).is_some_and(|published| published.0 == *amount)
             };
-            // The kubelet computes the allocatable amount from the capacity, so the allocatable
-            // amount may differ.
+            // The kubelet updates the allocatable amount from the capacity, so a different allocatable amount needs
+            // no apply.
             !same(&published.capacity) || !published.allocatable.contains_key(name)
         };
         let condition = |(name, desired): (&String, &NodeCondition)| {
@@ -213,7 +215,8 @@ impl DesiredNode {
             || published.owned_by_agent.iter().any(withdrawn)
     }
 
-    /// Returns the body of the server-side apply to `nodes/status`, which also accepts labels.
+    /// Returns the body of the server-side apply. It is sent to `nodes/status`, where the API server also accepts
+    /// labels.
     #[must_use]
     pub fn apply_body(&self, name: &str) -> Value {
         let conditions: Vec<&NodeCondition> = self.conditions.values().collect();
@@ -230,11 +233,12 @@ fn is_our_resource(name: &str) -> bool {
     name == resource::PINNABLE_CPUS || name.starts_with(resource::BRIDGE_PREFIX)
 }
 
-/// Returns a condition of the InfraNode as a condition of the Node. The condition has no heartbeat time: the Lease
-/// is the heartbeat of the agent, and each change of a time would write the whole Node.
+/// Converts a condition of the InfraNode to a condition of the Node; `None` if the Node has no such condition. The
+/// result has no heartbeat time: the agent's heartbeat is its Lease, and each change of a time would write the
+/// whole Node.
 fn node_condition(condition: &Condition, published: &PublishedNode) -> Option<NodeCondition> {
-    // The condition `Ready` of a Node belongs to the kubelet. The Node stays usable while the switches lack a VLAN, and
-    // while another machine uses the address of a VM.
+    // The kubelet owns the condition `Ready` of a Node. The other two conditions are not published, because the
+    // Node stays usable while switches lack a VLAN, or while another machine uses the address of a VM.
     if ["Ready", TRUNK_VERIFIED, ADDRESS_CONFLICT].contains(&condition.type_.as_str()) {
         return None;
     }
@@ -280,8 +284,8 @@ mod tests {
             .collect()
     }
 
-    /// Returns a Node on which the agent applied a label, a condition and two resources, in addition to those of a
-    /// kubelet.
+    /// Returns a Node with the fields of a kubelet, on which the agent has applied a label, a condition and two
+    /// resources.
     fn published_node() -> PublishedNode {
         let metadata: ObjectMeta = serde_json::from_value(json!({
             "labels": {"host.berth.dev/kvm": "true", "host.berth.dev/mine": "x", "kubernetes.io/os": "linux"},
@@ -386,10 +390,10 @@ mod tests {
             vec![],
         );
         assert!(!desired_node(&published, Some("true"), &same, false, &[]).needs_apply(&published));
-        // A kubelet that registers again removes unknown resources.
+        // A kubelet that registers again removes extended resources that it does not know.
         published.capacity.remove("berth.dev/pinnable-cpus");
         assert!(desired_node(&published, Some("true"), &same, false, &[]).needs_apply(&published));
-        // A field that a user owns is not changed.
+        // A field that a user owns with another value is not written.
         let refused = [Field::parse(".status.capacity.berth.dev/pinnable-cpus").unwrap()];
         published.owned_by_agent.remove(&refused[0]);
         assert!(

@@ -10,18 +10,18 @@ use berth_api::{InfraNodeSpec, InfraNodeStatus, LinkName};
 /// Desired extended resources.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Resources {
-    /// Amount of each resource by name. A resource that is missing here is withdrawn.
+    /// Amount of each resource by name. A published resource that is missing here is removed from the Node.
     pub amounts: BTreeMap<String, String>,
-    /// Name prefixes of resources whose amount is unknown; their published values stay.
+    /// Prefixes of the names of resources whose amount is unknown, so that their published values do not change.
     pub unknown_prefixes: Vec<&'static str>,
 }
 
-/// Amount for each bridge, the same as in the project bridge-marker: more than pods can ever
-/// request.
+/// Amount of the resource of each bridge: more than the pods of a host can request. The project bridge-marker uses
+/// the same amount.
 const BRIDGE_AMOUNT: &str = "1k";
 
-/// Returns the resources of a host with this status. `bridges` are the existing bridges by network; `None` if the links
-/// are unknown.
+/// Returns the resources of a host with this status. `bridges` are the existing bridges by network; `None` if the
+/// host's links are unknown.
 #[must_use]
 pub fn desired_resources(
     spec: &InfraNodeSpec,
@@ -56,8 +56,8 @@ pub fn desired_resources(
     all
 }
 
-/// Returns true if a tenant of the network is ready, or if no tenant is pending or failed. If the uplink failed, all
-/// tenants are failed.
+/// Returns true if at least one tenant of the network is ready, or if no tenant is pending or failed. A network
+/// whose uplink has failed is not usable, because all its tenants have failed.
 fn is_usable(networks: &[NetworkStatus], name: &str) -> bool {
     networks
         .iter()
@@ -65,8 +65,7 @@ fn is_usable(networks: &[NetworkStatus], name: &str) -> bool {
         .is_some_and(|network| network.ready > 0 || (network.failed == 0 && network.pending == 0))
 }
 
-/// Returns the number of CPUs that can be pinned on the host; `None` if the number is unknown for
-/// any zone.
+/// Returns the number of CPUs of the host that can be pinned; `None` if it is unknown for some zone.
 fn count_pinnable_cpus(status: &InfraNodeStatus) -> Option<usize> {
     if status.zones.is_empty() {
         return None;

@@ -1,11 +1,12 @@
-//! The NodeResourceTopology (`topology.node.k8s.io/v1alpha2`) for NodeResourceTopologyMatch of scheduler-plugins:
-//! the allocatable and available resources of each NUMA zone, as that plugin defines them.
+//! The NodeResourceTopology (`topology.node.k8s.io/v1alpha2`) for the plugin NodeResourceTopologyMatch of
+//! scheduler-plugins: the allocatable and available resources of each NUMA zone, as that plugin defines them.
 //!
-//! The plugin filters by `available`, and regards a resource that is in no zone as absent from all zones. Three
-//! facts are not published:
+//! The plugin filters by `available`, and regards a resource that is missing in one zone as absent from all zones.
+//! Three facts are not published:
 //! * Devices of device plugins. The scheduler plugin then counts them by host.
 //! * The fingerprint of pods: it covers all pods in the kubelet's list, but the allocations cover only pods with
-//!   exclusive resources. A wrong fingerprint is worse than none, because the plugin would never accept a report.
+//!   exclusive resources. With a wrong fingerprint the plugin would never accept a report; without a fingerprint it
+//!   accepts all reports.
 //! * `topologyPolicies`, which the attributes replace.
 
 use std::collections::BTreeMap;
@@ -22,7 +23,7 @@ use berth_host_facts::kubelet::memory_state::MemoryTable;
 pub const API_VERSION: &str = "topology.node.k8s.io/v1alpha2";
 /// `kind` of the object.
 pub const KIND: &str = "NodeResourceTopology";
-/// Fields of the object; each field has a single owner.
+/// Fields of the object. Each of these fields has a single owner (field manager).
 pub const FIELDS: [&str; 3] = ["attributes", "topologyPolicies", "zones"];
 
 /// The object, apart from its metadata.
@@ -63,11 +64,11 @@ struct Resource {
     available: String,
 }
 
-/// Limit of zone ids: larger ids are outside the plugin's table (`maxNUMAId`); kubelets have the same
-/// limit.
+/// Number of zone ids that the plugin supports: larger ids than 63 are outside its table (`maxNUMAId`). Kubelets
+/// have the same limit.
 const MAX_ZONES: u32 = 64;
-/// Largest number of missing zone ids that are filled with empty zones. The number is limited because the plugin
-/// enumerates sets of zones.
+/// Maximum number of missing zone ids that are filled with empty zones. The plugin enumerates sets of zones, so
+/// empty zones cost time.
 const MAX_GAPS: usize = 8;
 
 /// Reason why no object is published.
@@ -87,7 +88,7 @@ pub enum TopologyError {
         /// Largest id.
         last: u32,
     },
-    /// A resource is unknown for all zones, so the plugin would filter the host.
+    /// A resource is unknown for all zones, so the plugin would filter the host for all pods.
     #[error(
         "the allocatable {0} is unknown for all NUMA zones, and under single-numa-node the scheduler would place no pod here"
     )]
@@ -111,8 +112,8 @@ pub fn build_topology(
     let Some(last) = known.keys().last().copied() else {
         return Err(TopologyError::NoZone);
     };
-    // The plugin uses zone ids as indexes of its list (`numaScores[numa.NUMAID]`) and would panic if an id
-    // is missing.
+    // The plugin uses zone ids as indexes of its list (`numaScores[numa.NUMAID]`), and would panic if an id is
+    // missing.
     let gaps = (0..last).filter(|id| !known.contains_key(id)).count();
     if gaps > MAX_GAPS {
         return Err(TopologyError::TooManyGaps { zones: known.len(), last });
@@ -131,8 +132,8 @@ pub fn build_topology(
     Ok(Topology { attributes: attributes(kubelet), zones })
 }
 
-/// Returns the settings of the kubelet that the plugin reads. The plugin assumes the default for a
-/// missing setting.
+/// Returns the settings of the kubelet that the plugin reads. For a setting that is missing here, the plugin
+/// assumes the default.
 fn attributes(kubelet: &Kubelet) -> Vec<Attribute> {
     let max_numa_nodes = kubelet
         .topology_manager_policy_options
@@ -156,7 +157,7 @@ fn empty_zone(id: u32) -> Zone {
     Zone { name: zone_name(id), type_: "Node", costs: Vec::new(), resources: Vec::new() }
 }
 
-/// Amounts of a resource in a zone.
+/// Capacity, allocatable and available amount of a resource in a zone.
 struct ResourceAmounts {
     capacity: u64,
     allocatable: u64,
@@ -164,8 +165,8 @@ struct ResourceAmounts {
 }
 
 impl ResourceAmounts {
-    /// Returns the resource with these amounts. The sources of the amounts may disagree for a short time; in this case
-    /// the smaller amount is published.
+    /// Returns the resource with these amounts. The amounts come from different sources, which may contradict each
+    /// other for a short time; in this case the smaller amount is published.
     fn resource(self, name: impl Into<String>, unit: fn(u64) -> String) -> Resource {
         let allocatable = self.allocatable.min(self.capacity);
         Resource {
@@ -181,7 +182,7 @@ fn format_bytes(amount: u64) -> String {
     Bytes(amount).to_string()
 }
 
-/// Facts about the whole host that the amounts of a zone depend on.
+/// Facts about the whole host from which the amounts of a zone are computed.
 struct HostResources<'a> {
     kubelet: &'a Kubelet,
     memory: Option<&'a MemoryManagerState>,
@@ -207,9 +208,9 @@ impl HostResources<'_> {
         }
     }
 
-    /// Returns the CPUs that the kubelet can allocate exclusively under its static policy. Under the policy `none`
-    /// pods are not bound to a zone, and a zone without CPUs would filter all pods, so the function returns all
-    /// CPUs that are not reserved by list.
+    /// Returns the number of CPUs that the kubelet can allocate exclusively under the policy `static`. Under the
+    /// policy `none` pods are not bound to a zone, and the plugin would filter the host for all pods if a zone had
+    /// no CPUs, so all CPUs are returned except those reserved by list (`reservedSystemCPUs`).
     fn cpu_amount(&self, zone: &infra_node::Zone) -> Option<ResourceAmounts> {
         let cpus = zone.cpus.as_ref()?;
         let (allocatable, taken) = match self.kubelet.cpu_manager_policy.as_deref()? {
@@ -232,8 +233,8 @@ impl HostResources<'_> {
         })
     }
 
-    /// Returns the memory that the Memory Manager counts. Without a Memory Manager no memory is bound to a zone,
-    /// so the function returns all memory outside huge pages.
+    /// Returns the memory that the Memory Manager can allocate. Without a Memory Manager pods are not bound to the
+    /// memory of a zone, so all memory except huge pages is returned.
     fn memory_amount(&self, zone: &infra_node::Zone) -> Option<ResourceAmounts> {
         let capacity = zone.memory?.0;
         match self.kubelet.memory_manager_policy.as_deref()? {
@@ -256,8 +257,9 @@ impl HostResources<'_> {
         }
     }
 
-    /// Returns the huge pages that are neither used nor allocated. Only the kernel counts the pages that programs
-    /// outside of pods use; only the kubelet counts the pages that are allocated to pods but not used yet.
+    /// Returns the huge pages that are neither used nor allocated. The kernel's counters include pages that
+    /// programs outside of pods use; only the kubelet's checkpoint includes pages that are allocated to pods but
+    /// not used yet.
     fn hugepage_amount(
         &self,
         zone: &infra_node::Zone,
@@ -287,7 +289,7 @@ impl HostResources<'_> {
         state.machine_state.get(&zone)?.memory_map.get(resource)
     }
 
-    /// Returns the number of pages of one size that are allocated to pods whose resources are all in this zone.
+    /// Returns the number of pages of this size that are allocated to pods that have resources only in this zone.
     fn allocated_pages(&self, zone: u32, size: PageSize) -> u64 {
         let in_zone = self.allocations.iter().filter(|allocation| allocation.zones == [zone]);
         let pages = in_zone.flat_map(|allocation| &allocation.hugepages);
@@ -299,8 +301,8 @@ impl HostResources<'_> {
 }
 
 impl Topology {
-    /// Returns the body of a server-side apply to the object with this UID, if the object exists. The Node
-    /// owns the object.
+    /// Returns the body of a server-side apply of the object, which the Node owns. `uid` is the UID of the existing
+    /// object; `None` creates the object.
     #[must_use]
     pub fn apply_body(&self, node: &str, node_uid: &str, uid: Option<&str>) -> Value {
         let mut metadata = json!({
@@ -319,7 +321,7 @@ impl Topology {
         })
     }
 
-    /// Returns true if an object has the same content in these fields.
+    /// Returns true if an object's `fields` ([`FIELDS`]) have the same content as this value.
     #[must_use]
     pub fn has_same_content(&self, fields: &Value) -> bool {
         let desired = json!(self);

@@ -1,5 +1,5 @@
-//! Resources that the kubelet has allocated, by pod and container, from the checkpoints of both managers, the
-//! PodResources API, and control groups.
+//! Resources that the kubelet has allocated, by pod and container: from the checkpoints of the CPU Manager and the
+//! Memory Manager, the PodResources API, and control groups.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,18 +13,18 @@ use berth_host_facts::HostFacts;
 use berth_host_facts::kubelet::memory_state::{AllocatedBlock, parse_page_size};
 use berth_host_facts::kubelet::podresources::{self, ContainerResources, PodResources};
 
-/// Maximum number of containers of a pod in the schema. A pod that exceeds one of the limits of the schema is reported
+/// Maximum number of containers of a pod in the CRD's schema. A pod that exceeds a limit of the schema is reported
 /// without its containers.
 const MAX_CONTAINERS: usize = 64;
-/// Maximum number of memory blocks of a container in the schema.
+/// Maximum number of memory blocks of a container in the CRD's schema.
 const MAX_BLOCKS: usize = 16;
-/// Maximum number of device entries of a container in the schema.
+/// Maximum number of device entries of a container in the CRD's schema.
 const MAX_DEVICES: usize = 64;
 
 /// Returns one entry for each pod with exclusive resources, sorted by UID.
 ///
-/// The checkpoints have priority, because they contain UIDs and only exclusive resources. The PodResources API
-/// adds devices, and replaces a checkpoint that cannot be read. Control groups add huge pages of pods that the
+/// The checkpoints have priority, because they contain UIDs and only exclusive resources. The PodResources API adds
+/// devices, and is used instead of a checkpoint that cannot be read. Control groups add huge pages of pods that the
 /// Memory Manager does not count.
 pub(super) fn pod_allocations(facts: &HostFacts) -> Vec<Allocation> {
     let mut pods: BTreeMap<String, PodAllocations> = BTreeMap::new();
@@ -61,14 +61,15 @@ pub(super) fn pod_allocations(facts: &HostFacts) -> Vec<Allocation> {
     pods.into_iter().map(allocation).filter(has_resources).collect()
 }
 
-/// Returns the pods that the PodResources API lists, by UID. Pods that ended are left out: the API may still list them,
-/// but they have no control group.
+/// Returns the pods that the PodResources API lists, by UID. Pods that have ended are omitted: the API may still
+/// list them, but they have no control group.
 fn listed_pods(facts: &HostFacts) -> Vec<(&str, &PodResources)> {
     let by_name: BTreeMap<(&str, &str), &str> = facts
         .pod_allocations
         .pod_names
         .iter()
-        // If several pods have had the same name, such as those of a StatefulSet, only the running pod counts.
+        // If several pods have had the same name, such as those of a StatefulSet, only the pod with a control group
+        // is running.
         .filter(|(uid, _)| facts.pod_allocations.hugepage_limits.contains_key(*uid))
         .map(|(uid, (namespace, name))| ((namespace.as_str(), name.as_str()), uid.as_str()))
         .collect();
@@ -77,10 +78,10 @@ fn listed_pods(facts: &HostFacts) -> Vec<(&str, &PodResources)> {
         .collect()
 }
 
-/// Returns true if a pod has a control group, and false if it has none and the kubelet would release its allocations;
-/// `None` if either is unknown. A starting kubelet admits the pods of its first list before its managers may remove the
-/// allocations of ended pods (`syncLoopIteration` of pkg/kubelet/kubelet.go calls `AddSource` last), so no reader may
-/// regard an allocation as free until these pods are admitted.
+/// Returns true if the pod has a control group; false if it has none, and the kubelet will release its allocations;
+/// `None` if this is unknown. A starting kubelet admits the pods of its first list before its managers remove the
+/// allocations of ended pods (`syncLoopIteration` of pkg/kubelet/kubelet.go calls `AddSource` last), so such an
+/// allocation must not be regarded as free until these pods are admitted.
 fn has_control_group(facts: &HostFacts, uid: &str) -> Option<bool> {
     if facts.pod_allocations.hugepage_limits.contains_key(uid) {
         return Some(true);
@@ -98,7 +99,8 @@ const fn has_resources(allocation: &Allocation) -> bool {
         || !allocation.containers.is_empty()
 }
 
-/// Converts a memory block of the checkpoint; `None` for a resource that is neither memory nor huge pages.
+/// Converts a memory block of the Memory Manager's checkpoint; `None` for a resource that is neither memory nor
+/// huge pages.
 fn memory_from_checkpoint(block: &AllocatedBlock) -> Option<AllocatedMemory> {
     allocated_memory(&block.resource, block.size, block.numa_affinity.iter().copied().collect())
 }

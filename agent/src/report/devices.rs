@@ -9,7 +9,7 @@ use berth_host_facts::HostFacts;
 /// `maxItems` of `devices` in the CRD.
 const MAX_ENTRIES: usize = 256;
 
-/// Returns one entry for each resource and zone; no entries if the kubelet does not list devices.
+/// Returns one entry for each resource and zone; no entries if the kubelet's list of devices is unknown.
 pub(super) fn devices(facts: &HostFacts, allocations: &[Allocation]) -> Vec<ZoneDevices> {
     let listed =
         facts.pod_allocations.pod_resources.as_ref().and_then(|listed| listed.devices.as_ref());

@@ -1,4 +1,5 @@
-//! The InfraNode that a report prints. It needs no API client, and has the same text as the object in the cluster.
+//! The InfraNode that `berth-agent report` prints. It needs no API client, and has the same text as the object in
+//! the cluster.
 
 use berth_api::{InfraNodeSpec, InfraNodeStatus, names};
 use serde::Serialize;

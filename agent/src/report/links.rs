@@ -1,5 +1,5 @@
-//! Links in the status: all uplinks and a limited number of other links, but no links of Berth. A host may have
-//! thousands of Berth's links, and the status must stay small.
+//! Links in the status of the InfraNode: all uplinks and a limited number of other links. Links that Berth created
+//! are omitted, because a host may have thousands of them, and the status must stay small.
 
 use berth_api::infra_node::{Uplink, UplinkKind, VirtualLink, VirtualLinkKind};
 

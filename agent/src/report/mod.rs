@@ -65,8 +65,8 @@ pub fn status(facts: &HostFacts) -> InfraNodeStatus {
     }
 }
 
-/// Returns the status as [`status`] does, with the CPUs that Berth reserves on a host without a
-/// kubelet.
+/// Returns the same status as [`status`]; on a host without a kubelet, `reserved` are the CPUs that Berth reserves
+/// for the host.
 #[must_use]
 pub fn status_with_reserved_cpus(facts: &HostFacts, reserved: Option<&CpuSet>) -> InfraNodeStatus {
     let mut status = status(facts);

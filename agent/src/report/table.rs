@@ -16,7 +16,7 @@ use berth_runtime::cli::text::{push_line, replace_control_characters, wrap_text}
 
 /// Width of a default terminal, in columns.
 const TERMINAL_WIDTH: u16 = 80;
-/// Column of the values.
+/// Column in which the values begin, after the names of the groups.
 const VALUE_COLUMN: usize = 11;
 
 /// Renders the whole report.
@@ -342,7 +342,7 @@ fn write_allocations(out: &mut String, status: &InfraNodeStatus, style: Style) {
     write_table(out, style, &["POD UID", "CPUS", "HUGE PAGES", "ZONES"], all);
 }
 
-/// Renders unknown facts, grouped by reason.
+/// Renders the facts that are unknown, grouped by the reason.
 fn write_unknown(out: &mut String, unknown: &[UnknownFact], style: Style) {
     if unknown.is_empty() {
         return;
@@ -413,7 +413,7 @@ fn write_table(out: &mut String, style: Style, head: &[&str], rows: Vec<Vec<Stri
     }
 }
 
-/// Wraps a list into several lines of its cell.
+/// Wraps a list to lines of this width, for a single cell of a table.
 fn wrap_cell(list: &str, width: usize) -> String {
     wrap_text(list, width).join("\n")
 }

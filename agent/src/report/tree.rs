@@ -10,13 +10,13 @@ use berth_host_facts::links::{Link, LinkKind, Links};
 use berth_runtime::cli::style::Style;
 use berth_runtime::cli::text::{push_line, replace_control_characters, wrap_text};
 
-/// Largest number of links shown below a link; a host may have thousands of tenants.
+/// Maximum number of links shown below a link. A host may have the links of thousands of tenants.
 const MAX_CHILDREN: usize = 12;
 /// Width of a default terminal, in columns.
 const TERMINAL_WIDTH: usize = 80;
-/// Smallest number of columns for the text of a link.
+/// Minimum number of columns for the description of a link, even at a large indentation.
 const MIN_TEXT_WIDTH: usize = 24;
-/// Largest depth of stacked links; a deeper stack is a cycle or a misconfiguration.
+/// Maximum depth of stacked links. A deeper stack is a cycle or a misconfiguration.
 const MAX_DEPTH: usize = 12;
 
 /// Renders the tree; empty if there is no bridge, bond, VLAN link or VXLAN tunnel.
@@ -31,7 +31,8 @@ pub fn render(links: &Links, style: Style) -> String {
     let mut tree = LinkTree { links, shown_links: BTreeSet::new(), output: String::new() };
     tree.output.push('\n');
     push_line(&mut tree.output, &style.format_heading("LINKS"), "");
-    // The roots are uplinks that are not ports of a bond, and then bridges without an uplink.
+    // The tree has two kinds of roots: first uplinks that are not ports of a bond, and then bridges without an
+    // uplink.
     let in_bond = |link: &Link| {
         let master = link.master.as_ref().and_then(|master| links.find_by_name(master));
         master.is_some_and(|master| master.kind == LinkKind::Bond)
@@ -101,7 +102,7 @@ impl<'a> LinkTree<'a> {
         }
     }
 
-    /// Marks a link that is not rendered, and its bridge, as shown, so that neither becomes a root of the tree.
+    /// Marks a link that is not rendered, and its bridge, as shown, so that they do not become roots of the tree.
     fn mark_hidden_link_as_shown(&mut self, link: &'a Link) {
         self.shown_links.insert(&link.name);
         self.shown_links.extend(link.master.as_ref());

@@ -1,4 +1,4 @@
-//! NUMA zones, with the resources that the kubelet reserves and the core topology for placement.
+//! NUMA zones, with the resources that the kubelet reserves, and with the topology of their cores for placement.
 
 use berth_api::infra_node::{ReservedHugepages, Zone};
 use berth_api::{Bytes, CpuSet};
@@ -30,8 +30,8 @@ fn socket_of_cpus(topology: &Topology, cpus: &CpuSet) -> Option<u32> {
     sockets.all(|socket| socket == Some(first)).then_some(first)
 }
 
-/// Returns a set of the first threads of all cores, a set of the second threads, and so on; `None` if siblings
-/// would have different positions in these sets, or if the topology is unknown.
+/// Returns sets of CPUs: the first threads of all cores, the second threads, and so on. `None` if the topology is
+/// unknown, or if the CPUs of some core would be at different positions in these sets.
 fn find_thread_sets(topology: &Topology, cpus: &CpuSet) -> Option<Vec<CpuSet>> {
     if !topology.are_core_ids_known {
         return None;
@@ -46,7 +46,7 @@ fn find_thread_sets(topology: &Topology, cpus: &CpuSet) -> Option<Vec<CpuSet>> {
         let siblings: Option<Vec<u32>> =
             cores.iter().map(|core| core.get(number).copied()).collect();
         let siblings = siblings?;
-        // A `CpuSet` is always in ascending order.
+        // Each set must list the cores in this order, but a `CpuSet` is always in ascending order.
         if !siblings.is_sorted() {
             return None;
         }
@@ -55,12 +55,12 @@ fn find_thread_sets(topology: &Topology, cpus: &CpuSet) -> Option<Vec<CpuSet>> {
     Some(threads)
 }
 
-/// Adds to each zone the CPUs that the kubelet reserves, those that it can allocate exclusively, and those that
+/// Adds to each zone the CPUs that the kubelet reserves, the CPUs that it can allocate exclusively, and those that
 /// it has allocated exclusively.
 ///
-/// CPUs are pinnable only under the static policy, and only if the kubelet reserves CPUs by list. If it reserves
-/// an amount (`kubeReserved`), the kubelet selects the CPUs, and its checkpoint does not contain the selected
-/// CPUs.
+/// CPUs are pinnable only under the policy `static`, and only if the kubelet reserves CPUs by list
+/// (`reservedSystemCPUs`). If it reserves an amount (`kubeReserved`), the kubelet itself selects the reserved CPUs,
+/// and its checkpoint does not contain them.
 fn add_kubelet_cpus(zones: &[Zone], kubelet: &KubeletFacts) -> Vec<Zone> {
     let config = kubelet.effective_config();
     let reserved = config.and_then(|config| config.reserved_system_cpus.as_ref());
@@ -109,8 +109,8 @@ fn reserved_pages((resource, reserved): (&String, &Bytes)) -> Option<ReservedHug
     (count > 0).then_some(ReservedHugepages { size, count })
 }
 
-/// Returns the sets of CPUs of the zone that share a last-level cache. Returns no sets if all CPUs share one cache, if
-/// a cache is unknown, or if there are more sets than the schema allows.
+/// Returns the sets of CPUs of the zone that share a last-level cache. The result is empty if all CPUs share one
+/// cache, if a cache is unknown, or if there are more sets than the CRD's schema allows ([`MAX_CACHES`]).
 fn find_cache_sets(topology: &Topology, cpus: &CpuSet) -> Vec<CpuSet> {
     let mut remaining = cpus.clone();
     let mut caches = Vec::new();

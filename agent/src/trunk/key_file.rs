@@ -1,4 +1,4 @@
-//! Reads the keys of the fleet.
+//! Reads the key file: the keys that the agents of all hosts share to authenticate probes of trunks.
 
 use std::path::Path;
 
@@ -7,12 +7,12 @@ use berth_trunk_probe::{KeyError, ProbeKeys};
 use nix::fcntl::AtFlags;
 use nix::sys::stat::fstatat;
 
-/// Bits of a file's mode that contain all permissions.
+/// Mask of the permission bits in a file's mode.
 const PERMISSIONS: u32 = 0o7777;
-/// Bits of a file's mode that contain the permissions of users other than the owner and the group.
+/// Mask of the permissions for users other than the owner and the group.
 const OTHER_USERS: u32 = 0o007;
 
-/// Reason why there are no keys.
+/// Reason why the agent has no keys.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NoKeys {
     /// There is no key file.
@@ -43,7 +43,7 @@ pub(crate) enum NoKeys {
         /// Error of the read.
         cause: String,
     },
-    /// The content is no key.
+    /// The content of the file is not a valid key.
     #[error("{path}: {cause}")]
     Invalid {
         /// Path of the file.
@@ -53,7 +53,7 @@ pub(crate) enum NoKeys {
     },
 }
 
-/// Reads a key file. The file belongs to the agent, so it is not below the root of the host.
+/// Reads a key file. `file` is a path of the agent's own file system, not a path below the root of the host.
 pub(super) fn read_keys(file: &Path) -> Result<ProbeKeys, NoKeys> {
     let path = file.display().to_string();
     let (Some(folder), Some(name)) = (file.parent(), file.file_name().and_then(|n| n.to_str()))
@@ -64,7 +64,7 @@ pub(super) fn read_keys(file: &Path) -> Result<ProbeKeys, NoKeys> {
         Ok(folder) => folder,
         Err(RootError { .. }) => return Err(NoKeys::Absent { path }),
     };
-    // If the file does not exist, the read below returns the error.
+    // If the file does not exist, mode 0 passes the check, and the read below returns the error.
     let mode = fstatat(folder.folder(), name, AtFlags::empty()).map_or(0, |stat| stat.st_mode);
     if mode & OTHER_USERS != 0 {
         return Err(NoKeys::Exposed { path, mode: mode & PERMISSIONS });

@@ -1,4 +1,4 @@
-//! Probe of one link without the daemon, for measurements.
+//! Probes the VLANs of one link without the daemon, for measurements.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,10 +12,11 @@ use super::probe_task;
 use super::results::{Results, TrunkReport};
 use super::targets::{NetworkTarget, Targets, UplinkTarget};
 
-/// Name of the network, which both ends of the trunk must have.
+/// Name of the network in the probes, which must be the same at both ends of the trunk.
 const NETWORK: &str = "trunk";
 
-/// Probe of the VLANs of one link, as the daemon probes those of a host network. It ends when this value is dropped.
+/// Probes the VLANs of one link as the daemon probes the VLANs of a host network. Dropping this value stops the
+/// probes.
 #[derive(Debug)]
 pub struct LinkProbe {
     results: Arc<Results>,
@@ -23,8 +24,8 @@ pub struct LinkProbe {
 }
 
 impl LinkProbe {
-    /// Starts the probe in the current runtime. `link` is the name, the index and the address of the link, `key` the
-    /// content of a key file.
+    /// Starts the probes in the current Tokio runtime. `link` is the name, the index and the MAC address of the
+    /// link, `key` the content of a key file.
     ///
     /// # Errors
     /// If the key is malformed.

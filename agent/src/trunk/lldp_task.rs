@@ -13,21 +13,21 @@ use super::results::Results;
 use super::targets::Targets;
 use super::vlan_socket::{ReceiveOptions, VlanSocket};
 
-/// Options of the socket that receives LLDP frames. Bridges do not take LLDP frames, so the socket needs no copy of
-/// other frames.
+/// Options of the socket that receives LLDP frames. A bridge does not forward received LLDP frames but leaves them
+/// to the port, so the socket needs no copy of frames before the bridge.
 const LLDP_RECEIVE_OPTIONS: ReceiveOptions = ReceiveOptions {
     ethertype: lldp::ETHERTYPE,
     group: MacAddress(lldp::GROUP),
     before_bridge: false,
     buffer_bytes: 64 << 10,
 };
-/// Time between two reads of the socket. Switches send a frame every 30 seconds. During a flood, frames that do not fit
-/// into the small buffer are lost.
+/// Time between two reads of the socket. Switches send a frame every 30 seconds. During a flood, frames that do not
+/// fit into the small receive buffer are lost.
 const READ_INTERVAL: Duration = Duration::from_secs(5);
 /// Delay after an error of the socket.
 const RETRY_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Receives LLDP until the targets no longer contain the link.
+/// Receives LLDP frames until the targets no longer contain the link.
 pub(super) async fn run(
     link: LinkName,
     mut targets: watch::Receiver<Arc<Targets>>,
@@ -37,7 +37,7 @@ pub(super) async fn run(
         let index = targets.borrow_and_update().lldp_links.get(&link).copied();
         let Some(index) = index else { break };
         tokio::select! {
-            // Other changes of the targets do not concern this task.
+            // The task ends only if its link is no longer a target; it ignores other changes of the targets.
             changed = wait_for_change(&mut targets, &link, index) => if changed.is_err() { break },
             Err(error) = receive_neighbors(&link, index, &results) => {
                 tracing::debug!(%link, %error, "failed to receive LLDP frames");

@@ -1,8 +1,8 @@
-//! Verifies that the switches carry the VLANs of tenants: exchanges probe frames with the agents of other hosts, and
-//! reads the LLDP frames of switches.
+//! Verifies that the switches carry the VLANs of tenants: exchanges probe frames with the agents of other hosts,
+//! and receives the LLDP frames of switches.
 //!
-//! One task per host network runs a [`berth_trunk_probe::TrunkProbe`] on the uplink, and one task per link receives
-//! LLDP. The cycle of the daemon sets their targets, and publishes their results.
+//! For each host network, one task runs a [`berth_trunk_probe::TrunkProbe`] on the uplink; for each link, one task
+//! receives LLDP frames. The cycle of the daemon sets the targets of these tasks, and publishes their results.
 
 mod key_file;
 mod link_probe;

@@ -1,4 +1,5 @@
-//! Starts and ends the tasks that verify trunks, and connects them with the cycle.
+//! Starts and ends the tasks that verify trunks, and passes targets and results between the tasks and the daemon's
+//! cycle.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -15,7 +16,7 @@ use super::targets::Targets;
 use super::{lldp_task, probe_task};
 use crate::plan::network::state::NetworkState;
 
-/// Handle of the tasks, which the cycle uses. When this value is dropped, the tasks end.
+/// Handle of the tasks, which the cycle owns. Dropping this value ends the tasks.
 #[derive(Debug)]
 pub(crate) struct TrunkMonitor {
     key_file: PathBuf,
@@ -25,7 +26,7 @@ pub(crate) struct TrunkMonitor {
 }
 
 impl TrunkMonitor {
-    /// Starts the tasks. `wake` starts a cycle, which publishes new results.
+    /// Starts the tasks. `wake` starts a cycle of the daemon, which publishes new results.
     pub(crate) fn start(key_file: PathBuf, wake: Box<dyn Fn() + Send + Sync>) -> Self {
         let no_targets = Targets {
             node: String::new(),
@@ -39,7 +40,7 @@ impl TrunkMonitor {
         Self { key_file, targets, results, last_error: None }
     }
 
-    /// Updates the targets after a cycle.
+    /// Updates the targets from the networks and links of a cycle.
     pub(crate) fn update(&mut self, node: &str, networks: &[NetworkState], links: &Links) {
         let has_trunk = networks.iter().any(|network| network.trunk.is_some());
         let keys = key_file::read_keys(&self.key_file);
@@ -66,7 +67,7 @@ impl TrunkMonitor {
     }
 }
 
-/// Name of a task.
+/// Identifies a task by the network that it probes, or by the link on which it receives LLDP.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum TaskName {
     Probe(String),

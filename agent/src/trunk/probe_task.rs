@@ -1,4 +1,4 @@
-//! Task that probes one network.
+//! Task that sends and receives the probes of one host network.
 
 use std::io;
 use std::sync::Arc;
@@ -18,34 +18,36 @@ const PROBE_RECEIVE_OPTIONS: ReceiveOptions = ReceiveOptions {
     ethertype: ETHERTYPE,
     group: DESTINATION,
     before_bridge: true,
-    // Agents that start together also send their probes together.
+    // 4 MiB: agents that start at the same time also send their probes at the same time.
     buffer_bytes: 4 << 20,
 };
-/// Time after the start in which the absence of other agents proves nothing.
+/// Time after the start in which missing probes of other agents are not reported, because the agents may not have
+/// sent any yet.
 const STARTUP_TIME: Duration = Duration::from_secs(30);
 /// Delay after an error of the socket.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
-/// Shortest time between two evaluations of the evidence.
+/// Minimum time between two evaluations of the received probes.
 const VERDICT_INTERVAL: Duration = Duration::from_millis(500);
-/// Maximum number of system calls that receive frames before frames are sent again.
+/// Maximum number of system calls that receive frames before the task sends frames again.
 const MAX_RECEIVE_CALLS: usize = 2;
-/// Delay if more frames are waiting. Together with the maximum above it limits an agent to 19,200 frames per second: a
-/// flood costs a few per cent of a core. All agents of a segment together send less than half of this.
+/// Delay before the next read if more frames are waiting. Together with [`MAX_RECEIVE_CALLS`] it limits an agent to
+/// 19,200 received frames per second, so that a flood costs at most a few per cent of a core. All agents of a
+/// segment together send less than half of this rate.
 const BUSY_INTERVAL: Duration = Duration::from_millis(10);
-/// Number of consecutive rounds with more waiting frames after which the agent is overloaded: frames are lost, which is
-/// not the fault of a peer.
+/// Number of consecutive reads that leave frames waiting after which the agent counts as overloaded: the kernel
+/// then drops probes, which must not be reported as missing.
 const OVERLOAD_ROUNDS: u32 = 50;
-/// Time for which an overload is reported.
+/// Time after an overload for which the status reports it.
 const OVERLOAD_REPORT_TIME: Duration = Duration::from_secs(60);
 
-/// Probes a network until the targets no longer contain it.
+/// Probes a network until the targets no longer contain the network.
 pub(super) async fn run(
     network: String,
     mut targets: watch::Receiver<Arc<Targets>>,
     results: Arc<Results>,
 ) {
     let mut last_error = None;
-    // An error means that the daemon stops.
+    // `has_changed` returns an error if the sender was dropped, that is, the daemon is stopping.
     while targets.has_changed().is_ok() {
         let current = Arc::clone(&targets.borrow_and_update());
         let Some(target) = current.networks.get(&network) else { break };
@@ -64,7 +66,7 @@ pub(super) async fn run(
                     }
                     Err(error) => {
                         let uplink = &target.uplink.name;
-                        // A link that is down has the same error at each attempt.
+                        // A link that is down causes the same error at each attempt, which is logged only once.
                         if last_error.replace(error.kind()) != Some(error.kind()) {
                             tracing::warn!(%network, %uplink, %error, "failed to probe a trunk");
                         }
@@ -72,7 +74,8 @@ pub(super) async fn run(
                             io::ErrorKind::PermissionDenied => "; probes require CAP_NET_RAW",
                             _ => "",
                         };
-                        let message = format!("failed to probe {uplink}: {error}{remedy}");
+                        let message =
+                            format!("failed to probe the VLANs of {uplink}: {error}{remedy}");
                         unknown_status(TrunkUnknownReason::ProbeFailed, message)
                     }
                 }
@@ -94,7 +97,7 @@ struct ProbeTask<'a> {
     probe: TrunkProbe,
     begin: Instant,
     results: &'a Results,
-    /// Number of consecutive rounds after which frames were still waiting.
+    /// Number of consecutive reads after which frames were still waiting.
     busy_rounds: u32,
     last_overload: Option<Duration>,
 }
@@ -122,7 +125,7 @@ impl<'a> ProbeTask<'a> {
         })
     }
 
-    /// Probes until the target changes in more than its VLANs.
+    /// Sends and receives probes until a part of the target other than its VLANs changes.
     async fn probe(&mut self, targets: &mut watch::Receiver<Arc<Targets>>) -> io::Result<()> {
         let uplink = &self.target.uplink;
         let mut socket = VlanSocket::open(uplink.index, PROBE_RECEIVE_OPTIONS)?;
@@ -148,7 +151,7 @@ impl<'a> ProbeTask<'a> {
                 changed = targets.changed() => {
                     let current = Arc::clone(&targets.borrow());
                     if changed.is_err() || !self.update_vlans(&current) {
-                        // The caller reads the new targets.
+                        // Marks the targets as changed, so that the caller reads them.
                         targets.mark_changed();
                         return Ok(());
                     }
@@ -158,7 +161,8 @@ impl<'a> ProbeTask<'a> {
         }
     }
 
-    /// Updates the VLANs; returns `false` if other parts of the target have changed.
+    /// Updates the VLANs. Returns `false` if other parts of the target have changed, so that the task must be
+    /// restarted.
     fn update_vlans(&mut self, current: &Targets) -> bool {
         let Some(target) = current.networks.get(self.network) else { return false };
         let is_same = target.uplink == self.target.uplink
@@ -170,7 +174,8 @@ impl<'a> ProbeTask<'a> {
         is_same
     }
 
-    /// Receives the frames that wait; returns true if more frames may be waiting.
+    /// Receives waiting frames, with at most [`MAX_RECEIVE_CALLS`] system calls. Returns true if more frames may be
+    /// waiting.
     fn receive(&mut self, socket: &mut VlanSocket, now: Duration) -> io::Result<bool> {
         let (probe, network) = (&mut self.probe, self.network);
         let mut calls = 0;
@@ -194,13 +199,14 @@ impl<'a> ProbeTask<'a> {
         Ok(true)
     }
 
-    /// Returns the message for the status if the agent is overloaded, or if a VLAN leaks into another VLAN.
+    /// Returns the message for the status if the agent is overloaded, or if frames of one VLAN arrive in another
+    /// VLAN; `None` otherwise.
     fn observation(&self, now: Duration) -> Option<String> {
         let is_recent = |at: Duration| now.saturating_sub(at) < OVERLOAD_REPORT_TIME;
         if self.last_overload.is_some_and(is_recent) {
             let network = self.network;
             return Some(format!(
-                "more probe frames arrive than the agent reads, so no VLAN is found missing; find their sender: \
+                "more probe frames arrive than the agent can read, so missing VLANs are not detected; find the sender: \
                  tcpdump -e -i {} ether proto {ETHERTYPE:#06x} or vlan and ether proto {ETHERTYPE:#06x} ({network})",
                 self.target.uplink.name
             ));
@@ -216,7 +222,9 @@ impl<'a> ProbeTask<'a> {
             Verdict::Unknown => {
                 let incomplete = match host_count {
                     0 => "no probe of another host has arrived in a VLAN of this network",
-                    _ => "probes of other hosts arrive, but not yet in all VLANs of this host",
+                    _ => {
+                        "probes of other hosts have arrived, but not yet in all VLANs of this host"
+                    }
                 };
                 let message = message.unwrap_or_else(|| incomplete.to_owned());
                 Some(unknown_status(TrunkUnknownReason::NoPeers, message))
@@ -248,8 +256,9 @@ impl<'a> ProbeTask<'a> {
     }
 }
 
-/// Returns a random number that identifies this process on this network. Without randomness there are no probes: two
-/// processes with the same number would encrypt different messages with the same key and counter.
+/// Returns a random session number, which identifies this process on this network. If the system provides no
+/// randomness, no probes are sent: two processes with the same session number would encrypt different messages with
+/// the same key and counter.
 fn random_session() -> io::Result<u64> {
     let mut bytes = [0; 8];
     SystemRandom::new().fill(&mut bytes).map_err(|_| io::Error::other("getrandom failed"))?;

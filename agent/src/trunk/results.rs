@@ -1,4 +1,4 @@
-//! Results of the tasks, and the part of them that the status contains.
+//! Results of the tasks, and the part of the results that the status of the InfraNode contains.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,15 +7,16 @@ use std::time::{Duration, Instant};
 use berth_api::infra_node::{Neighbor, TrunkState, TrunkStatus, TrunkUnknownReason};
 use berth_api::{InfraNodeStatus, LinkName};
 
-/// Time after the start in which the absence of LLDP frames proves nothing: switches send them every 30 seconds.
+/// Time after the start in which a missing LLDP frame is not reported, because switches send a frame only every 30
+/// seconds.
 const LLDP_STARTUP_TIME: Duration = Duration::from_secs(100);
-/// Maximum number of neighbours of one link. A new one replaces the one that was received least recently.
+/// Maximum number of neighbours of a link. A new neighbour replaces the one whose last frame is the oldest.
 const MAX_NEIGHBORS: usize = 4;
-/// Shortest time between two cycles that changes of neighbours start. A neighbour may announce different values in each
-/// frame; the cycles of the timer publish the last ones.
+/// Minimum time between two cycles of the daemon that are started because a neighbour changed. A faulty neighbour may
+/// announce different values in each frame; regular cycles publish the last values anyway.
 const NEIGHBOR_WAKE_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Results that tasks write and the cycle reads.
+/// Results that the tasks write and the daemon's cycle reads.
 pub(super) struct Results {
     inner: Mutex<Inner>,
     /// Starts a cycle, which publishes the results.
@@ -33,20 +34,20 @@ struct Inner {
     started: Instant,
     networks: BTreeMap<String, NetworkResult>,
     neighbors: BTreeMap<LinkName, Vec<KnownNeighbor>>,
-    /// Time of the last cycle that a change of neighbours started.
+    /// Time of the last cycle that was started because a neighbour changed.
     last_neighbor_wake: Option<Instant>,
 }
 
 /// Result of one network.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct NetworkResult {
-    /// The status; `None` until the first verification after the start has a result.
+    /// Status of the trunk; `None` until the first verification after the start is complete.
     pub(super) status: Option<TrunkStatus>,
-    /// Number of hosts from which VLANs were received.
+    /// Number of other hosts from which probes were received.
     pub(super) host_count: usize,
 }
 
-/// A neighbour, and the end of its validity.
+/// A neighbour, and the time until which its announcement is valid.
 #[derive(Debug, Clone)]
 struct KnownNeighbor {
     neighbor: Neighbor,
@@ -54,14 +55,14 @@ struct KnownNeighbor {
     expires: Instant,
 }
 
-/// Results of the verification of trunks, and the neighbours of links, to publish.
+/// The results to publish: of the verification of trunks, and the neighbours of links.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct TrunkReport {
-    /// Result of the verification of each network that is probed.
+    /// Result of each network that is probed, by name.
     pub(crate) networks: BTreeMap<String, TrunkStatus>,
-    /// Number of hosts from which VLANs were received, by network.
+    /// Number of other hosts from which probes were received, by network.
     pub(crate) host_counts: BTreeMap<String, usize>,
-    /// Neighbours, sorted by link.
+    /// Neighbours that LLDP frames announced, sorted by link.
     pub(crate) neighbors: Vec<Neighbor>,
 }
 
@@ -95,12 +96,12 @@ impl Results {
         }
     }
 
-    /// Forgets a network that is no longer probed.
+    /// Removes the result of a network that is no longer probed.
     pub(super) fn remove_network(&self, network: &str) {
         self.lock().networks.remove(network);
     }
 
-    /// Stores the announcement of a neighbour. `time_to_live` is zero if the neighbour shuts down.
+    /// Stores the announcement of a neighbour. `time_to_live` is zero if the neighbour announces its shutdown.
     pub(super) fn set_neighbor(&self, neighbor: Neighbor, time_to_live: Duration) {
         let now = Instant::now();
         let mut inner = self.lock();
@@ -127,13 +128,13 @@ impl Results {
         }
     }
 
-    /// Forgets the neighbours of a link.
+    /// Removes the neighbours of a link.
     pub(super) fn remove_link(&self, link: &LinkName) {
         self.lock().neighbors.remove(link);
     }
 
-    /// Returns the report to publish. `previous`, the report that was published last, is used until there are results
-    /// after the start.
+    /// Returns the report to publish. `previous` is the last published report; its values are used until the tasks
+    /// have results after the start.
     pub(super) fn report(&self, previous: &TrunkReport) -> TrunkReport {
         let now = Instant::now();
         let mut inner = self.lock();
@@ -175,7 +176,7 @@ impl TrunkReport {
         }
     }
 
-    /// Adds the results of the verification, and the neighbours, to a status.
+    /// Adds this report to a status: the results of the verification, and the neighbours.
     pub(crate) fn add_to_status(&self, status: &mut InfraNodeStatus) {
         for network in &mut status.networks {
             network.trunk = self.networks.get(&network.name).cloned();
@@ -184,7 +185,7 @@ impl TrunkReport {
     }
 }
 
-/// Returns the status of a network whose trunk could be neither verified nor found faulty.
+/// Returns the status of a network whose trunk is neither verified nor known to be faulty.
 pub(super) fn unknown_status(
     reason: TrunkUnknownReason,
     message: impl Into<String>,
@@ -255,8 +256,8 @@ mod tests {
         assert_eq!(results.report(&TrunkReport::default()), TrunkReport::default());
     }
 
-    /// A device that announces another port in each frame does not keep the agent busy, and does not displace a switch
-    /// for longer than until its next frame.
+    /// A device that announces a different port in each frame does not keep the agent busy, and displaces a switch
+    /// only until the switch sends its next frame.
     #[test]
     fn a_flood_of_neighbors_starts_few_cycles() {
         let wakes = Arc::new(AtomicU32::new(0));

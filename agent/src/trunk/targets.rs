@@ -1,4 +1,4 @@
-//! Networks to probe and links that receive LLDP, from the plan and the links of a cycle.
+//! Networks to probe and links that receive LLDP frames, computed from the plan and the links of a cycle.
 
 use std::collections::BTreeMap;
 
@@ -9,15 +9,15 @@ use berth_trunk_probe::ProbeKeys;
 use super::key_file::NoKeys;
 use crate::plan::network::state::{NetworkState, PlannedTrunk};
 
-/// Networks to probe, and links that receive LLDP.
+/// Networks to probe, and links that receive LLDP frames.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Targets {
     /// Name of this Node.
     pub(super) node: String,
     pub(super) keys: Result<ProbeKeys, NoKeys>,
-    /// Networks with VLANs on the wire.
+    /// Host networks whose uplink carries tagged VLANs, by name.
     pub(super) networks: BTreeMap<String, NetworkTarget>,
-    /// Uplinks and ports of bonds, with their indexes.
+    /// Uplinks, or the ports of an uplink that is a bond, with the kernel's index of each link.
     pub(super) lldp_links: BTreeMap<LinkName, u32>,
 }
 
@@ -28,7 +28,7 @@ pub(super) struct NetworkTarget {
     pub(super) vlans: VlanSet,
 }
 
-/// Link on which frames are sent and received.
+/// Link on which probes are sent and received.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct UplinkTarget {
     pub(super) name: LinkName,
@@ -37,7 +37,7 @@ pub(super) struct UplinkTarget {
 }
 
 impl Targets {
-    /// Returns the targets of a host.
+    /// Returns the targets for the networks and links of a host.
     pub(super) fn new(
         node: &str,
         keys: Result<ProbeKeys, NoKeys>,
@@ -64,7 +64,7 @@ impl Targets {
     }
 }
 
-/// Returns the links that a switch sends LLDP to: the ports of a bond, or the link itself.
+/// Returns the links on which a switch sends LLDP frames: the ports of a bond, or the link itself.
 fn lldp_links<'a>(
     links: &'a Links,
     uplink: &'a Link,

@@ -1,8 +1,8 @@
-//! A packet socket that reads the VLAN of received frames. The kernel and network cards remove the VLAN tag, and the
-//! kernel reports it in a control message (`PACKET_AUXDATA`, `struct tpacket_auxdata`).
+//! A packet socket that reads the VLAN of received frames. The kernel and network cards remove the VLAN tag, and
+//! the kernel reports it in a control message (`PACKET_AUXDATA`, `struct tpacket_auxdata`).
 //!
-//! Frames are sent and received in batches, one system call for each. Received frames wait in the socket until the task
-//! reads them: if a frame woke the agent, the wake-ups would cost more than the frames.
+//! Each system call sends or receives a batch of frames. Received frames wait in the socket until the task reads
+//! them at its next interval: waking the task for each frame would cost more than handling the frame.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -19,9 +19,10 @@ use socket2::{SockFilter, SockRef};
 
 use crate::packet_socket::bind;
 
-/// Largest frame that is received completely. Probes and LLDP frames are smaller.
+/// Maximum size of a frame in bytes; a larger frame is truncated. Probes and LLDP frames are smaller.
 const MAX_FRAME_BYTES: usize = 2048;
-/// Maximum number of frames per system call. All frames of one wake-up of an idle agent fit: about 70 in each direction.
+/// Maximum number of frames per system call. It exceeds the number of frames that an idle agent handles per
+/// wake-up: about 70 in each direction.
 pub(super) const BATCH_SIZE: usize = 96;
 /// Status bit of `struct tpacket_auxdata`: the field `tp_vlan_tci` is valid.
 const TP_STATUS_VLAN_VALID: u32 = 1 << 4;
@@ -54,7 +55,7 @@ nix::setsockopt_impl!(
     sockopt::SetBool
 );
 
-/// Socket option that requests the frames sent to a multicast address.
+/// Socket option that makes the link receive the frames to a multicast address.
 #[derive(Debug, Clone, Copy)]
 struct PacketAddMembership;
 nix::setsockopt_impl!(
@@ -68,13 +69,13 @@ nix::setsockopt_impl!(
 /// Frames that a socket receives, and the size of its buffers.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ReceiveOptions {
-    /// EtherType of the frames.
+    /// EtherType of the frames, in host byte order.
     pub(super) ethertype: u16,
-    /// Multicast address to which they are sent.
+    /// Multicast address to which the frames are sent.
     pub(super) group: MacAddress,
-    /// True if the frames are received before a bridge takes them.
+    /// True if the socket receives frames before the link's bridge handles them (and may drop them).
     pub(super) before_bridge: bool,
-    /// Size of the kernel's buffers for received frames and for frames to send.
+    /// Size in bytes of the kernel's receive buffer, and of its send buffer.
     pub(super) buffer_bytes: usize,
 }
 
@@ -95,7 +96,8 @@ impl VlanSocket {
         let socket = socket(AddressFamily::Packet, SockType::Raw, flags, None)?;
         SockRef::from(&socket).attach_filter(&filter(options.ethertype, options.group))?;
         setsockopt(&socket, PacketAuxdata, &true)?;
-        // Kernels before 4.20 do not know the option; the filter also drops these frames.
+        // Kernels before 4.20 do not support the option, so an error is ignored; the socket's filter also drops
+        // these frames.
         setsockopt(&socket, PacketIgnoreOutgoing, &true).unwrap_or_default();
         setsockopt(&socket, PacketAddMembership, &membership(index, options.group)?)?;
         let bytes = options.buffer_bytes;
@@ -114,8 +116,8 @@ impl VlanSocket {
         Ok(Self { socket, buffer: vec![0; BATCH_SIZE * MAX_FRAME_BYTES] })
     }
 
-    /// Sends frames with their Ethernet headers. A frame that does not fit into the full queue of the link is lost, as on
-    /// the wire.
+    /// Sends frames, which begin with their Ethernet headers. If the queue of the link is full, a frame is lost, as
+    /// it may be in the network.
     ///
     /// # Errors
     /// The error of the kernel: `ENETDOWN` if the link is down, `ENXIO` if it was deleted.
@@ -133,7 +135,8 @@ impl VlanSocket {
         Ok(())
     }
 
-    /// Sends the first frames; returns the number of frames that were sent. An error concerns the first frame.
+    /// Sends a batch of frames, beginning with the first, and returns the number of frames that were sent. An error
+    /// concerns the first frame.
     fn send_batch(&self, frames: &[Vec<u8>]) -> nix::Result<usize> {
         let slices: Vec<[IoSlice<'_>; 1]> =
             frames.iter().take(BATCH_SIZE).map(|frame| [IoSlice::new(frame)]).collect();
@@ -144,8 +147,8 @@ impl VlanSocket {
         Ok(sendmmsg(socket, &mut headers, &slices, addresses, control, flags)?.count())
     }
 
-    /// Receives frames that have arrived, at most [`BATCH_SIZE`], and passes the VLAN in which each arrived and its
-    /// payload after the Ethernet header to `handle`. Returns their number.
+    /// Receives at most [`BATCH_SIZE`] frames. Calls `handle` for each frame, with its VLAN and with its payload
+    /// after the Ethernet header. Returns the number of frames.
     ///
     /// # Errors
     /// The error of the kernel: `ENETDOWN` if the link is down.
@@ -155,7 +158,8 @@ impl VlanSocket {
     ) -> io::Result<usize> {
         let mut slices: Vec<[IoSliceMut<'_>; 1]> =
             self.buffer.chunks_mut(MAX_FRAME_BYTES).map(|frame| [IoSliceMut::new(frame)]).collect();
-        // The headers are new for each call: the kernel overwrites the size of the control messages in them.
+        // The headers are created for each call, because the kernel overwrites the size of the control messages in
+        // them.
         let control = nix::cmsg_space!([u8; AUXDATA_BYTES]);
         let mut headers = MultiHeaders::<()>::preallocate(slices.len(), Some(control));
         let (socket, flags) = (self.socket.as_raw_fd(), MsgFlags::MSG_DONTWAIT);
@@ -187,15 +191,15 @@ fn vlan_of(message: &RecvMsg<'_, '_, ()>) -> Option<VlanId> {
     })
 }
 
-/// Returns the filter: accepts received frames with this EtherType to this group. The kernel has already removed the VLAN
-/// tag.
+/// Returns a BPF filter that accepts received frames with this EtherType and this destination address. The kernel
+/// has already removed the VLAN tag.
 fn filter(ethertype: u16, group: MacAddress) -> [SockFilter; 10] {
     const LOAD_BYTE: u16 = 0x30;
     const LOAD_HALF_WORD: u16 = 0x28;
     const LOAD_WORD: u16 = 0x20;
     const JUMP_IF_EQUAL: u16 = 0x15;
     const RETURN: u16 = 0x06;
-    /// Offset of `skb->pkt_type`: `SKF_AD_OFF + SKF_AD_PKTTYPE`.
+    /// Offset at which BPF loads `skb->pkt_type`: `SKF_AD_OFF + SKF_AD_PKTTYPE`.
     const PACKET_TYPE: u32 = 0xFFFF_F000 + 4;
     /// Value of `skb->pkt_type` for a frame that the host sends.
     const PACKET_OUTGOING: u32 = 4;
@@ -225,7 +229,7 @@ fn membership(index: u32, group: MacAddress) -> io::Result<libc::packet_mreq> {
     })
 }
 
-/// Returns the VLAN of `struct tpacket_auxdata`; `None` if the frame was untagged.
+/// Returns the VLAN of the frame from its `struct tpacket_auxdata`; `None` if the frame was untagged.
 fn received_vlan(auxdata: &[u8]) -> Option<VlanId> {
     let status = u32::from_ne_bytes(*auxdata.first_chunk()?);
     let tag = u16::from_ne_bytes(*auxdata.get(16..)?.first_chunk()?);
@@ -245,7 +249,7 @@ mod tests {
     fn vlan_is_read_from_auxdata() {
         let vlan = |id| VlanId::try_from(id).ok();
         assert_eq!(received_vlan(&auxdata(1 | 16, 120)), vlan(120));
-        // The upper bits are the priority.
+        // The upper four bits of the tag are the priority and the drop eligible indicator.
         assert_eq!(received_vlan(&auxdata(1 | 16, 0xE078)), vlan(120));
         assert_eq!(received_vlan(&auxdata(1, 120)), None);
         assert_eq!(received_vlan(&[]), None);

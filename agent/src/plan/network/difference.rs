@@ -5,7 +5,7 @@ use std::fmt;
 /// One property that differs: `MTU 1500 -> 9000`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Difference {
-    /// The property.
+    /// Name of the property, such as `MTU`.
     pub property: &'static str,
     /// Its observed value.
     pub observed: String,
@@ -20,7 +20,7 @@ impl fmt::Display for Difference {
     }
 }
 
-/// Several differences, with a `Display` like `MTU 1500 -> 9000, state down -> up`.
+/// List of differences, whose `Display` prints `MTU 1500 -> 9000, state down -> up`.
 pub(crate) struct DifferenceList<'a>(pub(crate) &'a [Difference]);
 
 impl fmt::Display for DifferenceList<'_> {

@@ -1,17 +1,20 @@
-//! Drops control frames of guests, which only switches may send, before they leave the host.
+//! Drops guests' control frames that only switches may send, such as BPDUs and LACP, before these frames leave the
+//! host.
 //!
-//! With STP off a Linux bridge forwards BPDUs like any other frame (`br_handle_frame`), and it handles the
-//! addresses of Cisco's protocols as ordinary multicast. A switch port with BPDU guard goes down at the first
-//! BPDU, which disconnects all tenants of the host. So one nftables table of the bridge family drops these frames
-//! when a bridge forwards them to a link that leaves the host. A forwarded frame always comes from another port
-//! of the bridge; frames that the host itself sends by its uplink (LLDP, LACP, probes of trunks) pass no bridge.
+//! With STP off, a Linux bridge forwards BPDUs like any other frame (`br_handle_frame`), and it forwards frames to
+//! the addresses of Cisco's protocols as ordinary multicast. A switch port with BPDU guard goes down at the first
+//! BPDU, which disconnects all tenants of the host. So one nftables table of the bridge family drops such frames
+//! when a bridge forwards them to a link that leaves the host. The kernel calls the table's chain only for frames
+//! that a bridge forwards from one port to another, so the rules do not affect frames that the host itself sends
+//! through its uplink (LLDP, LACP, probes of trunks).
 //!
 //! The same table drops the messages of DHCP servers and routers among VMs ([`super::server_guard`]).
 //!
-//! The rules recognize the links that Berth creates by their group, which is in the message that creates a link. So the
-//! rules apply to every tenant and every port from the first frame on, and the table only names the uplinks that are
-//! ports themselves. Any other frame costs one lookup, whatever the number of tenants; with guarded
-//! networks, it also costs two comparisons of its protocol.
+//! The rules recognize the links that Berth creates by [`LINK_GROUP`](super::names::LINK_GROUP). The netlink
+//! message that creates a link also sets its group, so the rules apply to every tenant and every port from the
+//! first frame on. Only uplinks that are bridge ports themselves are listed by name in the table. Any other frame
+//! costs one set lookup, regardless of the number of tenants; with guarded networks, it also costs two comparisons
+//! of its protocol.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,9 +37,9 @@ use berth_host_facts::nftables::{Chain, Hook, NF_ACCEPT, Table};
 
 /// Name of the chain that the kernel calls for each frame that a bridge forwards.
 pub(crate) const FORWARD_CHAIN: &str = "forward";
-/// Name of the chain for frames to reserved addresses.
+/// Name of the chain for frames to the reserved addresses of [`RESERVED_BLOCKS`].
 pub(crate) const RESERVED_ADDRESS_CHAIN: &str = "leaving";
-/// Name of the set of reserved addresses, without their last four bits.
+/// Name of the set of reserved addresses, with the last four bits of each address set to 0.
 pub(crate) const RESERVED_SET: &str = "reserved";
 /// Name of the set of uplinks that are ports of Berth's bridges.
 pub(crate) const UPLINK_SET: &str = "uplinks";
@@ -48,11 +51,12 @@ pub(crate) const FORWARD_HOOK: Hook = Hook {
     policy: NF_ACCEPT,
 };
 
-/// Version of the rules, increased with each change of the rules, so that an agent detects the
-/// rules of an older agent.
+/// Version of the rules. It must be increased with each change of the rules, so that an agent replaces the table of
+/// an older agent.
 const RULES_VERSION: u32 = 2;
 
-/// Returns the record of the rules of this agent, for these uplinks and guarded networks, as the rollback ledger stores it.
+/// Returns the record for the rollback ledger of the rules of this agent version, for these uplinks and guarded
+/// networks.
 #[must_use]
 pub(crate) const fn new_filter_record(
     uplinks: BTreeSet<LinkName>,
@@ -61,26 +65,26 @@ pub(crate) const fn new_filter_record(
     FilterRecord { version: RULES_VERSION, uplinks, guard }
 }
 
-/// The rules of the table.
+/// A rule of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rule {
-    /// Jumps to the chain [`RESERVED_ADDRESS_CHAIN`] for frames to reserved addresses.
+    /// Jumps to [`RESERVED_ADDRESS_CHAIN`] for frames to reserved addresses.
     JumpForReserved,
-    /// Drops frames that leave by a link that Berth created.
+    /// Drops frames whose output link has Berth's group.
     DropToGroup,
-    /// Drops frames that leave by an uplink.
+    /// Drops frames whose output link is in [`UPLINK_SET`].
     DropToUplinks,
-    /// Jumps to the chain [`GUARD_CHAIN`] for messages to DHCP clients.
+    /// Jumps to [`GUARD_CHAIN`] for messages to DHCP clients.
     JumpForServers,
-    /// Jumps to the chain [`GUARD_CHAIN`] for messages that only routers send.
+    /// Jumps to [`GUARD_CHAIN`] for ICMPv6 messages that only routers send.
     JumpForRouters,
-    /// Accepts frames that arrive by a link that Berth created.
+    /// Accepts frames whose input link has Berth's group.
     AcceptFromGroup,
-    /// Accepts frames that arrive by an uplink.
+    /// Accepts frames whose input link is in [`UPLINK_SET`].
     AcceptFromUplinks,
-    /// Drops frames on guarded bridges.
+    /// Drops frames on the bridges of guarded networks.
     DropOnBridges,
-    /// Drops frames in guarded VLANs of shared bridges.
+    /// Drops frames in the guarded VLANs of shared bridges.
     DropInVlans,
 }
 
@@ -96,7 +100,7 @@ impl Rule {
         Self::DropInVlans,
     ];
 
-    /// Returns the rules of a table, in their order.
+    /// Returns the rules of a table, in the order in which the kernel evaluates them.
     pub(crate) fn all(filter: &FilterRecord) -> impl Iterator<Item = Self> + use<> {
         let servers = filter.guard.has_networks().then_some(Self::SERVERS);
         Self::CONTROL_FRAMES.into_iter().chain(servers.into_iter().flatten())
@@ -113,25 +117,27 @@ impl Rule {
         }
     }
 
-    /// Returns the comment of the rule, by which the rules of the kernel are compared with the desired rules.
+    /// Returns the comment of the rule in nftables. The rules in the kernel are compared with the desired rules by
+    /// their comments.
     pub(crate) fn comment(self) -> String {
         let description = match self {
             Self::JumpForReserved => "frames that only switches may send",
-            Self::DropToGroup => "no guest sends them by a link of berth-agent",
-            Self::DropToUplinks => "no guest sends them by an uplink",
+            Self::DropToGroup => "guests may not send such frames through a link of berth-agent",
+            Self::DropToUplinks => "guests may not send such frames through an uplink",
             Self::JumpForServers => "messages of DHCP servers",
             Self::JumpForRouters => "router advertisements and redirects",
-            Self::AcceptFromGroup => "from other hosts, by a link of berth-agent",
-            Self::AcceptFromUplinks => "from other hosts, by an uplink",
-            Self::DropOnBridges => "no guest sends them on these bridges",
-            Self::DropInVlans => "no guest sends them in these VLANs",
+            Self::AcceptFromGroup => "frames from other hosts, through a link of berth-agent",
+            Self::AcceptFromUplinks => "frames from other hosts, through an uplink",
+            Self::DropOnBridges => "guests may not send such messages on these bridges",
+            Self::DropInVlans => "guests may not send such messages in these VLANs",
         };
         format!("berth {RULES_VERSION}: {description}")
     }
 }
 
-/// Blocks of sixteen reserved addresses; their last four bits are not compared. The addresses of IS-IS
-/// (01:80:c2:00:00:14 and 15) are in no block: routers use them, so such frames may leave.
+/// First addresses of the blocks of 16 reserved addresses, of which the last four bits are not compared
+/// ([`RESERVED_MASK`]). The addresses of IS-IS (01:80:c2:00:00:14 and 15) are in no block, because routers use
+/// IS-IS: such frames may leave the host.
 const RESERVED_BLOCKS: [[u8; 6]; 12] = [
     // IEEE 802.1Q, table 8-1: STP, pause frames, LACP, 802.1X, LLDP.
     [0x01, 0x80, 0xc2, 0x00, 0x00, 0x00],
@@ -145,21 +151,22 @@ const RESERVED_BLOCKS: [[u8; 6]; 12] = [
     [0x01, 0x00, 0x0c, 0xcd, 0xcd, 0xc0],
     [0x01, 0x00, 0x0c, 0xcd, 0xcd, 0xd0],
     [0x01, 0x00, 0x0c, 0xdd, 0xdd, 0xd0],
-    // Discovery of Extreme (with EAPS and ESRP), and of Foundry and Brocade.
+    // Discovery protocols of Extreme (with EAPS and ESRP), and of Foundry and Brocade.
     [0x00, 0xe0, 0x2b, 0x00, 0x00, 0x00],
     [0x01, 0xe0, 0x52, 0xcc, 0xcc, 0xc0],
-    // Probes of trunks: a guest can neither flood the agents of other hosts nor replay their frames.
+    // Berth's probes of trunks: a guest must not flood the agents of other hosts with probes, or replay their
+    // probes.
     [0x03, 0x62, 0x65, 0x72, 0x74, 0x60],
 ];
 
-/// Returns the first address of each block. For ITU-T G.8032 (ring protection) the last byte is the
-/// number of the ring, so all blocks of the last byte are included.
+/// Returns the first address of each block. The last byte of an ITU-T G.8032 address (ring protection) is the ring
+/// ID, so all sixteen blocks of 01:19:a7:00:00:xx are included.
 pub(crate) fn reserved_addresses() -> impl Iterator<Item = [u8; 6]> {
     let rings = (0..16_u8).map(|ring| [0x01, 0x19, 0xa7, 0x00, 0x00, ring << 4]);
     RESERVED_BLOCKS.into_iter().chain(rings)
 }
 
-/// Mask of the bits of an address that are compared.
+/// Mask for the comparison of an address with the blocks: all bits except the last four.
 pub(crate) const RESERVED_MASK: [u8; 6] = [0xff, 0xff, 0xff, 0xff, 0xff, 0xf0];
 
 /// Returns the table that a record describes, in the form in which the kernel lists it.
@@ -174,7 +181,7 @@ pub fn table(filter: &FilterRecord) -> Table {
     Table { flags: 0, chains, sets }
 }
 
-/// A set of the table.
+/// A named set of the table.
 #[derive(Debug)]
 pub(crate) struct KeySet {
     pub(crate) name: &'static str,
@@ -182,14 +189,14 @@ pub(crate) struct KeySet {
     pub(crate) keys: BTreeSet<Vec<u8>>,
 }
 
-/// Kind of the keys of a set.
+/// Type of the keys of a set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum KeyKind {
     HardwareAddress,
     LinkName,
     Port,
     Icmpv6Type,
-    /// A link name, and a VLAN in the byte order of the host.
+    /// A link name, followed by a VLAN ID in host byte order.
     LinkAndVlan,
 }
 
@@ -215,7 +222,7 @@ pub(crate) fn sets(filter: &FilterRecord) -> Vec<KeySet> {
     sets
 }
 
-/// Returns the ports of Berth's bridges by which frames leave the host.
+/// Returns the ports of Berth's bridges through which frames leave the host.
 #[must_use]
 pub fn bridge_uplinks(links: &Links, ledger: &Ledger) -> BTreeSet<LinkName> {
     let known: BTreeSet<&LinkName> =
@@ -227,7 +234,8 @@ pub fn bridge_uplinks(links: &Links, ledger: &Ledger) -> BTreeSet<LinkName> {
     ports.map(|port| port.name.clone()).collect()
 }
 
-/// Returns the record of the table that is needed during and after these changes; `None` if no link needs the table.
+/// Returns the record of the desired table after these changes; `None` if the host has no link of Berth and no
+/// change creates one.
 fn desired_record(input: Input, changes: &[Change], guard: GuardRecord) -> Option<FilterRecord> {
     let links = &input.facts.links;
     let possible = || {
@@ -243,9 +251,9 @@ fn desired_record(input: Input, changes: &[Change], guard: GuardRecord) -> Optio
     Some(new_filter_record(uplinks, guard))
 }
 
-/// Returns the change of the table, if the table differs. The stages of changes ensure that links are created after the
-/// table. The table is deleted only after all links of Berth are removed, and only if `allow_removal` is true, which
-/// means that the spec of no network has a fault.
+/// Returns the change that installs, replaces or deletes the table; `None` if the table equals the desired one.
+/// [`Stage`] ensures that links are created after the table. The table is deleted only after all links of Berth are
+/// removed, and only if `allow_removal` is true, which means that no network's spec has a fault.
 pub(super) fn plan_filter(
     input: Input,
     changes: &[Change],
@@ -274,9 +282,11 @@ pub(super) fn plan_filter(
     let difference = match current {
         None => "absent",
         Some(now) if *now == should_be => return None,
-        Some(now) if now.sets.get(UPLINK_SET) != should_be.sets.get(UPLINK_SET) => "other uplinks",
-        Some(now) if now.sets != should_be.sets => "other guarded networks",
-        Some(_) => "other rules",
+        Some(now) if now.sets.get(UPLINK_SET) != should_be.sets.get(UPLINK_SET) => {
+            "different uplinks"
+        }
+        Some(now) if now.sets != should_be.sets => "different guarded networks",
+        Some(_) => "different rules",
     };
     let id = LinkChangeId::InstallFilter {
         uplinks: desired.uplinks.clone(),
@@ -326,8 +336,7 @@ mod tests {
         }
         for address in [
             [0xff; 6],
-            // Multicast of IPv4 and IPv6, the router address of VRRP, IS-IS, PTP, and the address
-            // of a guest.
+            // IPv4 and IPv6 multicast, the address of a VRRP router, IS-IS, PTP, and the address of a guest.
             [0x01, 0x00, 0x5e, 0, 0, 0x12],
             [0x33, 0x33, 0, 0, 0, 0x01],
             [0x00, 0x00, 0x5e, 0, 0x01, 0x01],
@@ -339,7 +348,8 @@ mod tests {
         }
         #[cfg(feature = "daemon")]
         assert!(is_dropped(berth_trunk_probe::DESTINATION.0));
-        // An element with one of the four bits set would never match, and the kernel refuses duplicate elements.
+        // The masked address of a frame never equals an element whose last four bits are not 0, and the kernel
+        // refuses duplicate elements.
         let distinct: BTreeSet<[u8; 6]> = reserved_addresses().collect();
         assert_eq!(distinct.len(), reserved_addresses().count());
         assert!(distinct.iter().all(|address| address[5] & 0xf == 0));

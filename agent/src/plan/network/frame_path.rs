@@ -1,5 +1,5 @@
-//! Finds host networks whose frames leave the host on the same wire. A VLAN on a wire is one network, even if two host
-//! networks have it.
+//! Finds host networks whose frames leave the host through the same link or the same tunnels. A VLAN or VNI there
+//! is one layer 2 segment, even if two host networks use it.
 
 use std::collections::BTreeMap;
 
@@ -9,13 +9,13 @@ use crate::plan::field_path::FieldPath;
 use crate::plan::input::Input;
 use berth_host_facts::links::{Link, LinkKind, Links};
 
-/// Place where frames of an uplink leave the host: the lowest link, or the UDP port of the tunnels, and the VLAN
-/// tags of the frames except the tag of a tenant.
+/// Path of an uplink's frames out of the host: the name of the lowest link, or the UDP port of the tunnels; and the
+/// VLAN tags that the frames have in addition to the tag of the tenant.
 type FramePath = (String, Vec<u16>);
 
 impl DesiredNetworks<'_> {
-    /// Refuses two networks on one wire whose tenants have the same VLAN or VNI. The tenant that the rollback ledger
-    /// records keeps the id; the network of the other tenant is not changed.
+    /// Refuses two networks with the same [`FramePath`] if a tenant of each has the same VLAN or VNI. The tenant
+    /// that the rollback ledger records keeps its VLAN or VNI; the network of the other tenant is frozen.
     pub(super) fn freeze_networks_with_duplicate_ids(&mut self, input: Input) {
         let mut owners: BTreeMap<(FramePath, u32), (&str, &str)> = BTreeMap::new();
         let mut faults = Vec::new();
@@ -60,11 +60,12 @@ impl DesiredNetworks<'_> {
     }
 }
 
-/// Returns the path of the frames of an uplink. A VLAN link adds its tag to the frames of the link below; frames of a
-/// virtual function leave by its physical function.
+/// Returns the path of the frames that are sent through an uplink. A VLAN link adds its tag and sends the frames
+/// through its parent; a virtual function sends frames through its physical function.
 fn frame_path(links: &Links, uplink: &Link) -> FramePath {
     let (mut link, mut tags) = (uplink, Vec::new());
-    // In a kernel no link is stacked on itself, but a damaged capture may have such a link.
+    // The kernel never has a cycle of stacked links, but a damaged capture may. The number of links limits the
+    // loop.
     for _ in 0..links.all.len() {
         let below = match link.kind {
             LinkKind::Vlan => link.parent.as_ref(),

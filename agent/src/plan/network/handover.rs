@@ -1,5 +1,5 @@
-//! Moves a shared bridge from one uplink to another. Both uplinks are ports of the bridge for a moment, but a
-//! VLAN is on only one uplink at a time, because two uplinks with the same VLAN on one bridge are a loop.
+//! Moves a shared bridge from one uplink to another. During the handover, both uplinks are ports of the bridge, but
+//! each VLAN is on only one uplink at a time: a VLAN on two uplinks of one bridge would be a loop.
 
 use std::collections::BTreeSet;
 
@@ -20,17 +20,17 @@ pub(super) struct Handover {
     pub(super) previous_uplink_names: String,
     ops: Vec<LinkOp>,
     rollback_ops: Vec<LinkOp>,
-    /// All VLANs that the previous uplinks carry, which the new uplink then carries.
+    /// All VLANs that the previous uplinks carry before the handover, and that the new uplink carries after it.
     vlans: VlanSet,
     /// Names of the links that are disconnected during the handover.
     pub(super) disconnected_links: BTreeSet<String>,
-    /// Text that describes the operation that disconnects these links.
+    /// Text for messages that describes the handover, such as `eth1 replaces eth0 as the uplink of br0`.
     pub(super) operation: String,
 }
 
 impl Planner<'_> {
-    /// Returns the handover of the bridge from its current uplinks to the uplink of the spec; `None` if the bridge has
-    /// no other uplink.
+    /// Returns the handover of the bridge from its current uplinks to the uplink of the spec; `None` if no other
+    /// uplink is a port of the bridge.
     pub(super) fn find_handover(&self, bridge: &LinkName) -> Option<Handover> {
         let to = &self.network.uplink.name;
         let ports = self.links.ports_of(bridge).filter(|port| port.name != *to);
@@ -83,7 +83,7 @@ impl Planner<'_> {
         })
     }
 
-    /// Plans the handover, and returns the VLANs that the new uplink carries after it.
+    /// Plans the handover, and returns the VLANs that the new uplink carries after the handover.
     pub(super) fn plan_handover(&mut self, handover: Handover) -> VlanSet {
         let uplink = &self.network.uplink.name;
         let ops = handover.ops;
@@ -95,8 +95,8 @@ impl Planner<'_> {
             ops,
         );
         self.record_disruption(&handover.disconnected_links, &handover.operation);
-        // A VLAN still belongs to the tenant that the rollback ledger records, even if the spec assigns the VLAN to
-        // another tenant.
+        // If the rollback ledger and the spec assign a VLAN to different tenants, the VLAN is recorded for the
+        // tenant of the ledger.
         let mut owners =
             self.ledger_record().map(|record| record.tenants.clone()).unwrap_or_default();
         for tenant in &self.network.tenants {

@@ -15,12 +15,12 @@ pub enum LinkChangeId {
     InstallFilter {
         /// Uplinks that are ports of Berth's bridges.
         uplinks: BTreeSet<LinkName>,
-        /// Number of networks whose guests may not send as DHCP servers and routers.
+        /// Number of networks whose guests may not send messages of DHCP servers and routers.
         guarded_networks: usize,
     },
     /// Deletes the rules that drop guests' control frames.
     DeleteFilter,
-    /// Removes an uplink from the bridge of another network.
+    /// Removes an uplink from its current bridge, because another network needs the uplink.
     DetachUplink {
         /// The uplink.
         uplink: LinkName,
@@ -69,7 +69,7 @@ pub enum LinkChangeId {
         port: LinkName,
         /// The bridge.
         bridge: LinkName,
-        /// Tenants that the VLANs are for.
+        /// Names of the tenants to which the VLANs belong.
         tenants: Vec<String>,
     },
     /// Removes VLANs from an uplink on a shared bridge.
@@ -85,19 +85,19 @@ pub enum LinkChangeId {
     AddTenant {
         /// The tenant.
         tenant: String,
-        /// VLAN of the tenant with its uplink, or VNI of the tenant.
+        /// VLAN of the tenant and the uplink that carries it, or VNI of the tenant.
         segment: SegmentDescription,
         /// Bridge of the tenant.
         bridge: Option<LinkName>,
-        /// True if some links of the tenant exist already.
+        /// True if some links of the tenant exist, and others are missing.
         is_incomplete: bool,
     },
     /// Changes properties of one tenant's links.
     SetTenant {
         /// The tenant.
         tenant: String,
-        /// Links of the tenant that differ, with the properties that can be changed. If a link has no such property, it
-        /// is removed and created again.
+        /// Links of the tenant that differ, each with the properties that are changed. An empty list of properties
+        /// means that the link is removed and created again.
         links: Vec<(LinkName, Vec<Difference>)>,
     },
     /// Removes the links of a tenant or a network.
@@ -128,8 +128,8 @@ pub enum SegmentDescription {
 }
 
 impl LinkChangeId {
-    /// Returns true if an outcome of this change replaces an older outcome of `other`: both apply the same
-    /// operation to the same links, even if the properties differ.
+    /// Returns true if the outcome of this change replaces the recorded outcome of the older change `other`: both
+    /// changes are the same operation on the same links, even if they set different properties.
     #[must_use]
     pub fn supersedes(&self, other: &Self) -> bool {
         match (self, other) {
@@ -244,7 +244,7 @@ fn format_vlans(vlans: &VlanSet) -> String {
     format!("VLAN{} {vlans}", if vlans.len() == 1 { "" } else { "s" })
 }
 
-/// Returns ` for cluster-abc`; for many tenants only their number.
+/// Returns ` for cluster-abc`, the names of two tenants, or only the number of three or more tenants.
 fn format_owners(tenants: &[String]) -> String {
     match tenants {
         [] => String::new(),

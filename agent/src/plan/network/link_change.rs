@@ -1,13 +1,13 @@
-//! Builds changes of links.
+//! Builds the [`Change`] of a link from its parts.
 
 use super::action::LinkAction;
 use super::id::LinkChangeId;
 use crate::plan::change::{Action, Change, ChangeReason, Disruption};
 use crate::plan::id::ChangeId;
 
-/// Reason why drift is not corrected.
+/// Message of a change that would correct drift, and is blocked because `spec.enforce` is false.
 pub(super) const NOT_ENFORCED_REASON: &str =
-    "another program changed the network after Berth had set it up, and spec.enforce is false";
+    "another program changed the network, and spec.enforce is false, so the drift is not corrected";
 
 pub(super) fn new_link_change(
     id: LinkChangeId,

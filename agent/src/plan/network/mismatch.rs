@@ -1,17 +1,17 @@
-//! Steps whose result differs from the observed links.
+//! Differences between the links after a step and the desired result of the step.
 
 use berth_api::{LinkName, VlanSet};
 
 use super::difference::{Difference, DifferenceList};
 
-/// A step that is not in effect, according to the observed links.
+/// Desired result of a step that the observed links do not have.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Mismatch {
     /// The link does not exist.
     #[error("link {0} does not exist")]
     Absent(LinkName),
-    /// The link of that name has another kind, VLAN or tunnel.
-    #[error("link {0} has another kind, VLAN or tunnel")]
+    /// The link exists, but its kind, VLAN or tunnel differs from the desired one.
+    #[error("kind, VLAN or tunnel of link {0} differs from the desired one")]
     WrongKind(LinkName),
     /// Properties of the link differ from the desired ones.
     #[error("{link}: {}", DifferenceList(.differences))]
@@ -40,7 +40,7 @@ pub enum Mismatch {
         /// The bridge.
         bridge: LinkName,
     },
-    /// The port does not carry some of the added VLANs.
+    /// The port lacks some of the VLANs that the step added.
     #[error("{port} does not carry VLANs {vlans}")]
     MissingVlans {
         /// The port.
@@ -48,7 +48,7 @@ pub enum Mismatch {
         /// The VLANs.
         vlans: VlanSet,
     },
-    /// The port still carries some of the removed VLANs.
+    /// The port still carries some of the VLANs that the step removed.
     #[error("{port} still carries VLANs {vlans}")]
     RemainingVlans {
         /// The port.

@@ -1,7 +1,7 @@
 //! Plans tenant networks: the changes from the observed links to the links of the spec.
 //!
-//! A link belongs to Berth if its alias has Berth's prefix. Other links are never changed, except an uplink that
-//! becomes a port of a bridge of Berth. A fault in one network blocks only that network.
+//! A link belongs to Berth if its alias has the prefix `berth:`. Other links are never changed, except an uplink
+//! that becomes a port of a bridge of Berth. A fault in the spec of one network does not affect the other networks.
 
 pub(super) mod action;
 mod desired;
@@ -62,11 +62,12 @@ pub(super) struct NetworkPlan {
 /// Plans all networks.
 pub(super) fn plan(input: Input) -> NetworkPlan {
     if input.unparsed.parts.contains(&SpecPart::Networks) {
-        // The desired state is unknown, so no original value is restored, and existing links stay.
+        // The spec of the networks cannot be read, so the desired state is unknown: existing links stay, and no
+        // original value is restored.
         return NetworkPlan::default();
     }
     if input.facts.links.is_incomplete {
-        // Without the kernel's list of links it is unknown which links are in use and which links carry
+        // If the kernel's list of links is incomplete, it is unknown which links are in use, and which links carry
         // the host's own traffic.
         return NetworkPlan::default();
     }
@@ -89,7 +90,11 @@ pub(super) fn plan(input: Input) -> NetworkPlan {
     }
     for network in &input.unparsed.networks {
         if !desired.frozen_networks.contains_key(network) {
-            plan.states.push(state::frozen_state(input, network, "its spec has a fault"));
+            plan.states.push(state::frozen_state(
+                input,
+                network,
+                "the spec of the network has a fault",
+            ));
         }
     }
     let (changes, stale_records) = removal::plan_removals(input, &desired);

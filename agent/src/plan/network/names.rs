@@ -1,4 +1,4 @@
-//! Names and aliases of tenants' links, and hardware addresses of their bridges.
+//! Names and aliases of tenants' links, and MAC addresses of their bridges.
 
 use berth_api::infra_node::NetworkSpec;
 use berth_api::names::LINK_ALIAS_PREFIX;
@@ -8,11 +8,12 @@ use crate::manifest::Fault;
 use crate::plan::field_path::FieldPath;
 use berth_host_facts::links::{Link, LinkKind, Links};
 
-/// Group of all links that Berth creates, for `ip link show group`. The alias names the owner of a link. The
-/// message that creates a link sets the group; a later message sets the alias.
+/// Link group of all links that Berth creates, for `ip link show group`. The netlink message that creates a link
+/// also sets its group; only a later message sets its alias, which names the owner.
 pub const LINK_GROUP: u32 = 0xBE27;
 
-/// Returns the name of a shared bridge. `path` is the path of the field `bridge`, for the fault.
+/// Returns the name of a shared bridge, from the spec or derived from the network's name. `path` is the path of the
+/// field `bridge`, for the error message.
 pub(super) fn bridge_name(spec: &NetworkSpec, path: &FieldPath) -> Result<LinkName, Fault> {
     spec.shared_bridge().map_err(|_| {
         let name = format!("br-{}", spec.name);
@@ -31,22 +32,24 @@ pub(super) fn hardware_addresses(links: &Links, uplink: &Link) -> String {
     all.concat()
 }
 
-/// Returns the hardware address of a bridge: a hash (FNV-1a) of `seed` and the name of the bridge. `seed` has the
-/// hardware addresses of the uplink, so the address is the same after every reboot, and differs between hosts, even if
-/// they were cloned from one image. The address is locally administered, so that no vendor uses it.
+/// Returns the MAC address of a bridge: the FNV-1a hash of `seed` and the name of the bridge. `seed` consists of
+/// the MAC addresses of the uplink, so the bridge has the same address after every reboot, and different addresses
+/// on different hosts, even if the hosts were cloned from one image. The address is locally administered, so it
+/// collides with no vendor's address.
 pub(super) fn bridge_mac(seed: &str, bridge: &LinkName) -> MacAddress {
     let bytes = [seed, bridge.as_str()].into_iter().flat_map(str::bytes);
     let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
-    // FNV-1a spreads the last bytes of its input over few bits; the last step of MurmurHash spreads them over all bits.
+    // In FNV-1a, the last bytes of the input affect only a few bits; the final mix of MurmurHash spreads them over
+    // all bits.
     let hash = (hash ^ (hash >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
     let [a, b, c, d, e, ..] = (hash ^ (hash >> 33)).to_be_bytes();
     MacAddress([0x02, a, b, c, d, e])
 }
 
-/// Returns the permanent hardware address. For a bond, returns its current address, which comes
-/// from its first port or was set by an administrator.
+/// Returns the permanent MAC address. A bond has none, so its current address is returned, which comes from its
+/// first port or was set by an administrator.
 fn hardware_address(link: &Link) -> Option<String> {
     let own = link.permanent_mac.filter(|mac| mac.0 != [0; 6]).map(|mac| mac.to_string());
     own.or_else(|| link.mac.clone())
@@ -66,7 +69,7 @@ pub(crate) fn link_owner(link: &Link) -> Option<(&str, Option<&str>)> {
     Some(rest.split_once('/').map_or((rest, None), |(network, tenant)| (network, Some(tenant))))
 }
 
-/// Returns the name of a link in the form that nftables compares.
+/// Returns the name of a link as a key of an nftables set: padded with zero bytes to `IFNAMSIZ`.
 pub(super) fn name_key(name: &LinkName) -> Vec<u8> {
     const IFNAMSIZ: usize = 16;
     let mut key = name.as_str().as_bytes().to_vec();

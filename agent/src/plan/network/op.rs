@@ -1,4 +1,4 @@
-//! Steps on links.
+//! Single steps on links, of which a change consists.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -48,13 +48,13 @@ pub enum LinkOp {
         /// VLAN ids.
         vlans: VlanSet,
     },
-    /// Removes VLANs from a port, or from the bridge itself.
+    /// Removes VLANs from a port, or from the bridge's own port (`bridge vlan del ... self`).
     RemoveVlans {
         /// The port.
         port: LinkName,
         /// VLAN ids.
         vlans: VlanSet,
-        /// True if `port` is a bridge, and its own VLANs are removed.
+        /// True if `port` is a bridge, and the VLANs are removed from the bridge itself (`self`).
         bridge_self: bool,
     },
     /// Changes the flood list of a tunnel, which contains the peers to which BUM traffic is sent.
@@ -71,7 +71,8 @@ pub enum LinkOp {
 }
 
 impl LinkOp {
-    /// Returns true if the step may disconnect links that are attached to the link, to its bridge or to its VLANs.
+    /// Returns true if the step may disconnect links that are attached to the changed link, to its bridge, or to
+    /// its VLANs.
     #[must_use]
     pub const fn may_disconnect_links(&self) -> bool {
         matches!(

@@ -23,15 +23,17 @@ pub(super) struct Planner<'a> {
     pub(super) links: &'a Links,
     pub(super) network: &'a DesiredNetwork<'a>,
     pub(super) changes: Vec<Change>,
-    /// Reason why no tenant of the network can have a connection.
+    /// Reason why no tenant of the network is connected.
     pub(super) network_failure: Option<String>,
-    /// Tenants whose links cannot be created, by id, with the reason.
+    /// Tenants whose links cannot be created, by VLAN ID or VNI, with the reason.
     pub(super) failed_tenants: BTreeMap<u32, String>,
-    /// Tenants that are not in place yet, by id.
+    /// Tenants whose links do not exist yet and can be created, by VLAN ID or VNI.
     pub(super) pending_tenants: BTreeSet<u32>,
-    /// Tenants whose changes must wait, by id, with the reason.
+    /// Tenants whose changes must wait, for example for the removal of another link, by VLAN ID or VNI, with the
+    /// reason.
     pub(super) waiting_tenants: BTreeMap<u32, String>,
-    /// VLAN links on the uplink, by VLAN id. Such a link receives the frames of its VLAN before any bridge does.
+    /// VLAN links that are stacked on the uplink, by VLAN ID. The kernel delivers a frame to such a link before it
+    /// delivers the frame to a bridge.
     pub(super) competing_links: BTreeMap<u16, &'a Link>,
 }
 
@@ -108,7 +110,8 @@ impl<'a> Planner<'a> {
         self.plan_vlans(&bridge.name, &taken_over);
     }
 
-    /// Plans the shared bridge itself. Returns `false` if a link of that name exists and cannot be used.
+    /// Plans the link of the shared bridge. Returns `false` if a link with the bridge's name exists and cannot be
+    /// used.
     fn plan_bridge_link(&mut self, desired: &DesiredLink) -> bool {
         let create_id = || LinkChangeId::CreateBridge {
             bridge: desired.name.clone(),
@@ -140,9 +143,10 @@ impl<'a> Planner<'a> {
         true
     }
 
-    /// Makes the uplink a port of the bridge. Returns `false` if the uplink must not become a port. If the bridge
-    /// has another uplink, the handover from that uplink follows. Until then the new port carries no VLAN, so that
-    /// there is never a loop, and no traffic is lost if the new uplink cannot become a port.
+    /// Plans the step that makes the uplink a port of the bridge. Returns `false` if the uplink must not become a
+    /// port. If the bridge has another uplink (`handed_over`), a handover is planned next. Until the handover the
+    /// new port carries no VLAN, so no loop is possible, and no traffic is lost if the new uplink cannot become a
+    /// port.
     fn plan_join(&mut self, shared: &SharedBridge, handed_over: bool) -> bool {
         let bridge = &shared.link.name;
         let uplink = self.network.uplink;
@@ -160,7 +164,7 @@ impl<'a> Planner<'a> {
             action.is_interim = handed_over;
             action.uplink = (!handed_over).then(|| uplink.name.clone());
         }
-        // The change corrects drift, and is blocked because `spec.enforce` is false.
+        // The change is blocked, because it corrects drift and `spec.enforce` is false.
         if let Some(reason) = self.changes.last().and_then(|change| change.blocked.clone()) {
             self.network_failure = Some(reason);
             return false;
@@ -169,7 +173,7 @@ impl<'a> Planner<'a> {
         let trial = self.ledger_record().and_then(|record| record.failed_trial.as_ref());
         let reason = if !shared.allow_management {
             format!(
-                "{host_traffic}. As a port of a bridge {0} does not answer for its addresses. Use another uplink or \
+                "{host_traffic}. As a port of a bridge {0} does not answer for its IP addresses. Use another uplink or \
                  scenario BridgePerTenant, or set uplink.allowManagement: true: the change is then applied as a trial, and is rolled back if the \
                  gateway does not answer",
                 uplink.name
@@ -190,15 +194,15 @@ impl<'a> Planner<'a> {
             }
             return true;
         };
-        // Without an uplink the bridge is useless, so its changes are dropped.
+        // The bridge is useless without an uplink, so the planned changes of the bridge are dropped.
         self.changes.clear();
         self.add_change(Stage::Uplinks, id, &was, "port", Vec::new());
         self.block_last_change(reason);
         false
     }
 
-    /// Returns a refusal if `attached_links` would be disconnected, and the spec does not allow that; `None` if no link
-    /// is attached, or if the spec allows it. `operation` is the operation that disconnects them.
+    /// Returns the reason to block a change that would disconnect `attached_links`; `None` if no link is attached,
+    /// or if the spec has `allowDisruption: true`. `operation` is a text that describes the change.
     pub(super) fn disruption_refusal(
         &self,
         attached_links: &BTreeSet<String>,
@@ -211,7 +215,7 @@ impl<'a> Planner<'a> {
         Some(DisruptionRefused { attached_links, operation, network: self.network.name.to_owned() })
     }
 
-    /// Records in the last change that it disconnects `attached_links`.
+    /// Records in the last change that the change disconnects `attached_links`.
     pub(super) fn record_disruption(&mut self, attached_links: &BTreeSet<String>, operation: &str) {
         if attached_links.is_empty() {
             return;
@@ -228,8 +232,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Returns the reason why the uplink cannot be used: it is a port of another bridge, whose VMs would lose their
-    /// network.
+    /// Returns the reason why the uplink cannot be used: it is a port of another bridge, and the VMs of that bridge
+    /// would lose their network. `None` if the uplink can be used.
     fn uplink_in_use_reason(&self) -> Option<String> {
         let uplink = self.network.uplink;
         let desired = self.network.scenario.shared_bridge().map(|bridge| &bridge.link.name);
@@ -247,7 +251,8 @@ impl<'a> Planner<'a> {
         })
     }
 
-    /// Brings up an uplink that never becomes a bridge port: its VLAN links work only while it is up.
+    /// Sets up the uplink of a scenario without a shared bridge: VLAN links and virtual functions carry frames only
+    /// while the uplink is up.
     fn set_uplink_up(&mut self) {
         let uplink = &self.network.uplink;
         if uplink.is_up == Some(false) {
@@ -262,8 +267,8 @@ impl<'a> Planner<'a> {
         self.input.facts.ledger.networks.get(self.network.name)
     }
 
-    /// Returns the record of a network that is in place but not recorded: a process was killed before it could
-    /// record the network, or the spec changed to the links that were already in place.
+    /// Returns the record to add to the rollback ledger for a network that is in place but not recorded: the agent
+    /// was killed before it could record the network, or the new spec describes links that were already in place.
     pub(super) fn record_to_adopt(&self) -> Option<NetworkRecord> {
         let is_uncommitted = |change: &Change| {
             change.link_action().is_some_and(|action| action.stage < Stage::Tenants)
@@ -293,7 +298,8 @@ impl<'a> Planner<'a> {
         (self.ledger_record() != Some(&record)).then_some(record)
     }
 
-    /// Returns true if the network was created from the current settings of the spec, so that any difference is drift.
+    /// Returns true if the rollback ledger records the network with the current settings of the spec, so that any
+    /// difference is drift.
     pub(super) fn has_recorded_settings(&self) -> bool {
         self.ledger_record().is_some_and(|record| record.settings == self.network.settings)
     }
@@ -312,7 +318,7 @@ impl<'a> Planner<'a> {
         will_be: &str,
         ops: Vec<LinkOp>,
     ) {
-        // The settings contain the uplink, so a handover is never drift.
+        // A new uplink changes the settings of the network, so a handover is never drift.
         let drift =
             self.has_recorded_settings() && stage != Stage::Tenants && stage != Stage::Handovers;
         let mut action = LinkAction::new(self.network.name, stage, ops);
@@ -323,7 +329,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Adds a blocked change of tenants, with the reason.
+    /// Adds a change of tenants that is blocked for this reason.
     pub(super) fn add_blocked_change(
         &mut self,
         id: LinkChangeId,
@@ -337,7 +343,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Returns the steps of the last change, with their data.
+    /// Returns the [`LinkAction`] of the last change.
     pub(super) fn last_action(&mut self) -> Option<&mut LinkAction> {
         match &mut self.changes.last_mut()?.action {
             Action::Links(action) => Some(action),
@@ -345,7 +351,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Marks the last change as a correction of drift. With `enforce: false` the change is blocked.
+    /// Marks the last change as a correction of drift. With `spec.enforce: false` this also blocks the change.
     pub(super) fn mark_as_drift(&mut self) {
         let enforcement_off = self.input.spec.enforce == Some(false);
         if let Some(change) = self.changes.last_mut() {

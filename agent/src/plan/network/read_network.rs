@@ -15,7 +15,8 @@ use crate::manifest::Fault;
 use crate::plan::field_path::FieldPath;
 use berth_host_facts::links::{Link, Links};
 
-/// Returns the network of the spec, without its tenants. `preceding_networks` are the networks before it in the spec.
+/// Returns the network of the spec, without its tenants. `preceding_networks` are the networks that precede this
+/// one in the spec.
 ///
 /// # Errors
 /// If the spec of the network has a fault on this host.
@@ -62,8 +63,8 @@ pub(super) fn read_network<'a>(
     })
 }
 
-/// Returns the link by which frames leave the host. For scenario Vxlan, returns the link with the tunnels' local
-/// address.
+/// Returns the link through which frames leave the host. For scenario Vxlan, this is the link with the tunnels'
+/// local address.
 fn find_uplink<'a>(
     links: &'a Links,
     spec: &NetworkSpec,
@@ -104,20 +105,20 @@ fn network_mtu(
     let mtu = spec.mtu.or(max_mtu).unwrap_or(ETHERNET_MTU);
     if let Some(max_mtu) = max_mtu.filter(|most| mtu > *most) {
         let message = format!(
-            "{} {verb} {max_mtu} bytes at most; increase its MTU and the MTU of the switch first",
+            "{} {verb} {max_mtu} bytes at most; increase the MTU of this link and the MTU of the switch first",
             uplink.name
         );
         return Err(path.fault(mtu, message));
     }
     if mtu < MIN_MTU {
-        return Err(path.fault(mtu, format!("is less than {MIN_MTU} bytes")));
+        return Err(path.fault(mtu, format!("is less than the minimum of {MIN_MTU} bytes")));
     }
     Ok(mtu)
 }
 
-/// Checks that no other network has the same uplink if one of both networks makes it a port of its shared bridge: VLAN
-/// links on a port of a bridge would receive the frames of the bridge. Networks of scenario Vxlan do not count, because
-/// they have no VLAN links.
+/// Checks that no preceding network has the same uplink if one of the two networks has a shared bridge. A shared
+/// bridge makes the uplink its port, and VLAN links on that uplink would receive frames that are for the bridge.
+/// Networks of scenario Vxlan are ignored, because they have no VLAN links on the uplink.
 fn check_uplink_is_free(
     spec: &NetworkSpec,
     uplink: &Link,

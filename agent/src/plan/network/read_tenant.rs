@@ -12,7 +12,7 @@ use super::scenario::{Scenario, TenantBridges};
 use crate::manifest::Fault;
 use crate::plan::field_path::FieldPath;
 
-/// Returns the tenant of the spec on its network.
+/// Returns the tenant of the spec on its host network.
 ///
 /// # Errors
 /// If the spec of the tenant has a fault.
@@ -64,8 +64,8 @@ fn read_segment(
     }
 }
 
-/// Returns the links of one tenant, which no other tenant uses: a bridge, and the VLAN link or the tunnel that connects
-/// the bridge to other hosts, such as `tn120` and `tn120-v`.
+/// Returns the links that only this tenant uses: a bridge, and the VLAN link or the VXLAN tunnel that connects the
+/// bridge to other hosts, such as `tn120` and `tn120-v`.
 fn tenant_links(
     network: &DesiredNetwork,
     tenant: &TenantNetworkSpec,
@@ -102,7 +102,7 @@ fn tenant_links(
     Ok(vec![DesiredLink { name: bridge, alias, mtu: network.mtu, master: None, kind }, lower])
 }
 
-/// Returns the name of a link of a tenant.
+/// Returns the name of a tenant's link, or a fault if the name is too long.
 fn link_name(
     network: &DesiredNetwork,
     bridges: TenantBridges,

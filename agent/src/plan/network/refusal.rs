@@ -15,7 +15,7 @@ pub(super) enum UnusableLink {
          it is not needed"
     )]
     NotCreatedByBerth(LinkName),
-    /// The link exists, but is not a bridge.
+    /// A link with the name of the desired bridge exists, but is not a bridge.
     #[error("{0} is not a bridge; remove it (ip link delete {0})")]
     NotABridge(LinkName),
 }
@@ -25,7 +25,8 @@ pub(super) enum UnusableLink {
 pub(super) enum TenantError {
     /// A VLAN link of another program would receive the tenant's frames.
     #[error(
-        "{link}, which was not created by Berth, is VLAN {id} of the same uplink and would receive its frames; remove it (ip \
+        "{link}, which was not created by Berth, is VLAN {id} of the same uplink and would \
+         receive the tenant's frames; remove it (ip \
          link delete {link}), or give the tenant another VLAN"
     )]
     ConflictingVlanLink {
@@ -47,7 +48,7 @@ pub(super) enum TenantError {
         /// The ports.
         ports: BTreeSet<String>,
     },
-    /// Attached links would lose the network.
+    /// The change would disconnect VMs or links that are attached to the tenant's links.
     #[error(transparent)]
     DisruptionRefused(#[from] DisruptionRefused),
 }
@@ -62,7 +63,7 @@ pub(super) enum TenantError {
 pub(super) struct DisruptionRefused {
     /// The attached links.
     pub(super) attached_links: BTreeSet<String>,
-    /// Text that describes the operation that disconnects the links.
+    /// Text that describes the operation, such as `eth1 replaces eth0 as the uplink of br0`.
     pub(super) operation: String,
     /// The host network.
     pub(super) network: String,

@@ -1,5 +1,5 @@
-//! Plans the removal of orphaned links, which Berth created and the spec no longer has. A link is removed after the
-//! last VM has been detached from it.
+//! Plans the removal of orphaned links: links that Berth created and that the spec no longer has. A link is removed
+//! after the last VM has been detached from it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,13 +17,13 @@ use crate::plan::input::Input;
 use berth_host_facts::ledger::NetworkRecord;
 use berth_host_facts::links::{Link, LinkKind, Links};
 
-/// Maximum number of links that a message lists by name. The message only counts the remaining links.
+/// Maximum number of links that a message lists by name. Further links are only counted.
 const MAX_LISTED_LINKS: usize = 4;
 
-/// Records in the rollback ledger that are no longer needed.
+/// Records in the rollback ledger that are no longer needed, so that they can be deleted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StaleRecords {
-    /// Uplinks that have their original state, or that no longer exist.
+    /// Uplinks whose original state is restored, or that no longer exist.
     pub uplinks: Vec<LinkName>,
     /// Networks without any remaining link.
     pub networks: Vec<String>,
@@ -32,7 +32,7 @@ pub struct StaleRecords {
 }
 
 impl StaleRecords {
-    /// Returns true if there is no such record.
+    /// Returns true if no record is stale.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.uplinks.is_empty() && self.networks.is_empty() && !self.is_filter_stale
@@ -67,7 +67,8 @@ pub(super) fn plan_removals(
             if let (Action::Links(action), Some(desired_network)) =
                 (&mut change.action, desired_network)
             {
-                // If the spec has another id for the tenant now, the record of the new id stays.
+                // If the spec assigns another VLAN or VNI to a recorded tenant, only the record of the previous
+                // number is removed.
                 action.removed_tenants.retain(|id| {
                     desired_network.tenants.iter().all(|tenant| tenant.segment_number() != *id)
                 });
@@ -114,8 +115,8 @@ pub(super) fn plan_removals(
                 || link.master.is_some()
         };
         match links.find_by_name(name) {
-            // Links of Berth that are stacked on the uplink, or the bridge that has it as a port, must be removed
-            // first.
+            // Before the uplink can be set down, the links of Berth that are stacked on it must be removed, and the
+            // bridge of which it is a port.
             Some(link) if used_by_berth(link) => {}
             Some(link) if link.is_up == Some(true) => {
                 changes.push(set_down_change(links, link));
@@ -126,7 +127,7 @@ pub(super) fn plan_removals(
     (changes, stale_records)
 }
 
-/// Returns the removal of the links of one owner: first the links on its bridge, then the bridge.
+/// Returns the change that removes the links of one owner: first the ports of its bridge, then the bridge.
 fn plan_removal(
     links: &Links,
     network: &str,
@@ -172,7 +173,7 @@ fn plan_removal(
     change
 }
 
-/// Returns the change that sets an uplink down that was down originally.
+/// Returns the change that sets an uplink down. Berth had set it up, and it was down originally.
 fn set_down_change(links: &Links, link: &Link) -> Change {
     let id = LinkChangeId::SetDown(link.name.clone());
     let mut change = single_step_change(id, ["up", "down"], LinkOp::Down(link.name.clone()));
@@ -192,21 +193,21 @@ fn set_down_change(links: &Links, link: &Link) -> Change {
     change
 }
 
-/// Returns a change with one step, which belongs to no network.
+/// Returns a change with one step that belongs to no host network.
 fn single_step_change(id: LinkChangeId, [was, will_be]: [&str; 2], op: LinkOp) -> Change {
     let action = LinkAction::new("", Stage::Removals, vec![op]);
     new_link_change(id, was, will_be, ChangeReason::Restore, action)
 }
 
-/// Returns the reason why a link that is in use is not removed.
+/// Returns the reason why a link is not removed while other links use it.
 pub(super) fn in_use_message(users: &BTreeSet<String>) -> String {
     format!(
-        "still in use by {}; waiting until the last of its ports is removed",
+        "still in use by {}; waiting until the last of these links is removed",
         format_links(users)
     )
 }
 
-/// Returns the names of the first links, and the number of the other links.
+/// Returns the names of the first [`MAX_LISTED_LINKS`] links, and the number of further links.
 pub(super) fn format_links(users: &BTreeSet<String>) -> String {
     let named: Vec<&str> = users.iter().take(MAX_LISTED_LINKS).map(String::as_str).collect();
     match users.len().saturating_sub(MAX_LISTED_LINKS) {
@@ -215,8 +216,8 @@ pub(super) fn format_links(users: &BTreeSet<String>) -> String {
     }
 }
 
-/// Returns true if a port of a bridge of Berth is an uplink. If the ledger has no uplink of the network, any link
-/// that leaves the host counts as an uplink, because it does not belong to a VM.
+/// Returns true if this port of a bridge of Berth is an uplink. If the ledger records no uplink of the network, a
+/// physical link, a bond or a VLAN link counts as an uplink, because a VM has no such port.
 pub(super) fn is_uplink(record: Option<&NetworkRecord>, port: &Link) -> bool {
     let known =
         record.filter(|record| record.uplink.is_some() || !record.joining_uplinks.is_empty());

@@ -6,13 +6,13 @@ use super::tunnels::Tunnels;
 /// Scenario of a host network.
 #[derive(Debug, Clone)]
 pub(super) enum Scenario<'a> {
-    /// All tenants share one VLAN-aware bridge, and the uplink is a port of it.
+    /// All tenants share one VLAN-aware bridge, which has the uplink as a port.
     VlanAwareBridge(SharedBridge),
-    /// Every tenant has a bridge, with a VLAN link on the uplink as a port.
+    /// Every tenant has a separate bridge, whose port is a VLAN link that is stacked on the uplink.
     BridgePerTenant(TenantBridges<'a>),
-    /// Every tenant has a bridge, with a VXLAN tunnel as a port.
+    /// Every tenant has a separate bridge, whose port is a VXLAN tunnel.
     Vxlan { bridges: TenantBridges<'a>, tunnels: Tunnels },
-    /// VMs use virtual functions of the uplink, and tenants have no links.
+    /// VMs use virtual functions of the uplink, and Berth creates no links for tenants.
     SriovVf,
 }
 
@@ -24,12 +24,12 @@ pub(super) struct SharedBridge {
     pub(super) allow_management: bool,
 }
 
-/// Properties of the bridges of single tenants.
+/// Properties of the separate bridges of tenants.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TenantBridges<'a> {
-    /// Beginning of the names of the bridges, before the VLAN id or VNI.
+    /// Prefix of the bridges' names, which the VLAN ID or VNI follows: `tn` for `tn120`.
     pub(super) prefix: &'a str,
-    /// True if the bridges use the spanning tree protocol.
+    /// True if the Spanning Tree Protocol is on.
     pub(super) stp: bool,
 }
 
@@ -39,8 +39,9 @@ impl Scenario<'_> {
         matches!(self, Self::Vxlan { .. })
     }
 
-    /// Returns true if the host sends and receives the frames of tenants with VLAN tags on the uplink. Virtual functions
-    /// do so themselves, and the uplink then receives only the VLANs of the host.
+    /// Returns true if the uplink carries the frames of tenants with VLAN tags. In scenario Vxlan they are in
+    /// tunnels; in scenario SriovVf the virtual functions tag them, so the uplink itself receives only the VLANs of
+    /// the host.
     pub(super) const fn has_trunk(&self) -> bool {
         matches!(self, Self::VlanAwareBridge(_) | Self::BridgePerTenant(_))
     }

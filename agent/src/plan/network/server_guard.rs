@@ -1,12 +1,13 @@
 //! Selects the networks in which messages of DHCP servers and routers among VMs are dropped.
 //!
-//! A guest takes the first answer to its request, so a VM that answers faster than the agent could redirect the traffic
-//! of other VMs. The rules drop these messages when a bridge forwards them from the port of a VM: to other VMs of the
-//! host, and to the link that leaves the host. The answers of the agent pass no bridge: it sends them by the port
-//! itself, from a packet socket. Frames from uplinks, VLAN links and tunnels pass too: a router of the network may be
-//! there, and the agents of other hosts drop what their own VMs send.
+//! A guest accepts the first answer to its DHCP request, so a VM that answers faster than the agent could redirect
+//! the traffic of other VMs. The rules drop such messages when a bridge forwards them from the port of a VM, both
+//! to other VMs of the host and to the uplink. The rules do not affect the agent's own answers, because the agent
+//! sends them on the VM's port from a packet socket, so no bridge forwards them. The rules also accept messages
+//! that arrive from uplinks, VLAN links and tunnels: a router of the network may be there, and the agents of other
+//! hosts drop the messages that their VMs send.
 //!
-//! The rules recognize a network by its bridge, and on a shared bridge also by the VLAN of the port, so that they need no
+//! The rules match a network by its bridge, and on a shared bridge also by the VLAN of the port, so they do not
 //! change when a VM starts.
 
 use std::collections::BTreeSet;
@@ -19,21 +20,21 @@ use super::desired_link::DesiredKind;
 use super::names::name_key;
 use crate::plan::input::Input;
 
-/// Name of the chain for messages of servers and routers.
+/// Name of the chain for messages that only DHCP servers and routers send.
 pub(crate) const GUARD_CHAIN: &str = "servers";
 /// Name of the set of UDP ports of DHCP clients.
 pub(crate) const CLIENT_PORT_SET: &str = "client_ports";
 /// Name of the set of ICMPv6 types that only routers send.
 pub(crate) const ROUTER_TYPE_SET: &str = "router_types";
-/// Name of the set of bridges of single tenants.
+/// Name of the set of guarded bridges that belong to a single tenant.
 pub(crate) const BRIDGE_SET: &str = "guarded_bridges";
-/// Name of the set of shared bridges, each with the VLAN of a tenant.
+/// Name of the set of guarded VLANs on shared bridges.
 pub(crate) const VLAN_SET: &str = "guarded_vlans";
 
-/// UDP ports of DHCP clients. Guests accept a server's message from any source port, and nothing else is sent to these
-/// ports (RFC 7610), so the destination is compared.
+/// UDP ports of DHCP clients, which are the destination of a server's messages. The source port is not compared,
+/// because guests accept a server's message from any port. Only DHCP uses these destination ports (RFC 7610).
 const CLIENT_PORTS: [u16; 2] = [68, 546];
-/// Router advertisement and redirect.
+/// ICMPv6 types of router advertisements and redirects.
 const ROUTER_TYPES: [u8; 2] = [134, 137];
 
 /// Returns the keys of the set [`CLIENT_PORT_SET`].
@@ -46,8 +47,8 @@ pub(crate) fn router_type_keys() -> impl Iterator<Item = Vec<u8>> {
     ROUTER_TYPES.into_iter().map(|kind| vec![kind])
 }
 
-/// Returns the key of a VLAN of a shared bridge, as the kernel has them in its registers: the name in 16 bytes, and the
-/// VLAN in the byte order of the host, padded to 4 bytes.
+/// Returns the key of a VLAN of a shared bridge as the kernel stores it in its registers: the bridge's name in 16
+/// bytes, and the VLAN ID in host byte order, padded to 4 bytes.
 pub(crate) fn vlan_key((bridge, vlan): &(LinkName, VlanId)) -> Vec<u8> {
     let mut key = name_key(bridge);
     key.extend(u16::from(*vlan).to_ne_bytes());
@@ -55,9 +56,10 @@ pub(crate) fn vlan_key((bridge, vlan): &(LinkName, VlanId)) -> Vec<u8> {
     key
 }
 
-/// Returns the networks whose guests may not send as servers and routers. While the spec of a network has a fault, the
-/// recorded networks stay guarded. If the kernel refused the rules, they are tried again when the networks change: the
-/// missing module may have been installed since.
+/// Returns the bridges and VLANs on which guests may not send messages of DHCP servers and routers. While the spec
+/// of a network has a fault (`has_faults`), the recorded bridges and VLANs stay guarded. If the kernel has refused
+/// the rules, the agent tries them again only after these bridges or VLANs change: the missing kernel module may
+/// have been installed in the meantime.
 pub(super) fn desired_guard(
     input: Input,
     desired: &DesiredNetworks,

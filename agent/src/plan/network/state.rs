@@ -1,4 +1,4 @@
-//! State of each network, for the object's status.
+//! State of each host network, for the status of the InfraNode.
 
 use std::collections::BTreeMap;
 
@@ -15,8 +15,7 @@ use crate::plan::input::Input;
 /// `maxItems` of `status.networks[].notReady` in the CRD.
 const MAX_NOT_READY: usize = 64;
 
-/// State of one host network: the number of tenants whose VLAN or links are in place, and the reasons for the other
-/// tenants.
+/// State of one host network. A tenant is in place if its VLAN or its links exist as desired.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NetworkState {
@@ -24,15 +23,16 @@ pub struct NetworkState {
     pub name: String,
     /// Number of tenants in place.
     pub ready: u32,
-    /// All other tenants, by VLAN id or VNI, with their name, state and reason.
+    /// The tenants that are not in place, by VLAN ID or VNI.
     pub not_ready: BTreeMap<u32, NotReadyTenant>,
-    /// True if the ids are VNIs.
+    /// True if the keys of `not_ready` are VNIs, false if they are VLAN IDs.
     #[serde(skip)]
     pub uses_vni: bool,
-    /// Effective MTU; `None` if it is unknown.
+    /// Effective MTU in bytes; `None` if it is unknown.
     #[serde(skip)]
     pub mtu: Option<u32>,
-    /// VLANs that are in place on an uplink; `None` if the network has no VLANs on the wire.
+    /// VLANs that are in place on the uplink; `None` if the uplink carries no tagged frames of tenants (scenarios
+    /// Vxlan and SriovVf).
     #[serde(skip)]
     pub trunk: Option<PlannedTrunk>,
 }
@@ -42,7 +42,7 @@ pub struct NetworkState {
 pub struct PlannedTrunk {
     /// The uplink.
     pub uplink: LinkName,
-    /// VLANs of the tenants in place.
+    /// VLANs of the tenants that are in place.
     pub vlans: VlanSet,
 }
 
@@ -88,7 +88,7 @@ impl NetworkState {
     }
 }
 
-/// Returns the state of a network that is planned.
+/// Returns the state of a network whose changes are planned.
 pub(super) fn network_state(network: &DesiredNetwork, planner: &Planner) -> NetworkState {
     let mut state = NetworkState {
         name: network.name.to_owned(),
@@ -100,7 +100,7 @@ pub(super) fn network_state(network: &DesiredNetwork, planner: &Planner) -> Netw
         }),
         ..NetworkState::default()
     };
-    // The tenants depend on changes of the bridge and of the uplink.
+    // No tenant is in place before the pending changes of the bridge and the uplink are applied.
     let prerequisite = planner.changes.iter().find(|change| {
         change.blocked.is_none()
             && change.link_action().is_some_and(|action| action.stage < Stage::Tenants)
@@ -138,7 +138,7 @@ pub(super) fn network_state(network: &DesiredNetwork, planner: &Planner) -> Netw
     state
 }
 
-/// Returns the state of a network that is not changed.
+/// Returns the state of a frozen network, which is not changed for this reason.
 pub(super) fn frozen_state(input: Input, name: &str, reason: &str) -> NetworkState {
     let tenants = input.spec.tenant_networks.iter().filter(|tenant| tenant.network == name);
     let mut state = NetworkState {
@@ -159,7 +159,7 @@ pub(super) fn frozen_state(input: Input, name: &str, reason: &str) -> NetworkSta
     state
 }
 
-/// Returns the VLANs that were in place before the network got a fault. They stay in place.
+/// Returns the VLANs that were in place before the network was frozen, and that stay in place.
 fn frozen_trunk(input: Input, name: &str) -> Option<PlannedTrunk> {
     let record = input.facts.ledger.networks.get(name)?;
     let vlan = |id: &u32| u16::try_from(*id).ok().and_then(|id| VlanId::try_from(id).ok());

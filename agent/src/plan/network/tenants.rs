@@ -1,4 +1,4 @@
-//! Plans the layer 2 segment of each tenant: a VLAN on the shared bridge, or separate links.
+//! Plans the layer 2 segment of each tenant: a VLAN on the shared bridge, or separate links of the tenant.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,8 +23,8 @@ impl Planner<'_> {
         let joined = uplink.master.as_ref() == Some(bridge);
         let mut port_vlans = if joined { uplink.vlans.clone() } else { None }.unwrap_or_default();
         port_vlans.all.extend(taken_over.iter());
-        // The VLAN must be tagged, and must not be the port's own VLAN (PVID): otherwise tenants'
-        // frames would leave untagged.
+        // The port must send the frames of the VLAN with a tag, and must not have the VLAN as its PVID: otherwise
+        // tenants' frames would leave the host untagged.
         let is_correctly_tagged = |now: &PortVlans, id| {
             now.all.contains(id) && !now.untagged.contains(id) && now.pvid != Some(id)
         };
@@ -33,13 +33,13 @@ impl Planner<'_> {
         for tenant in &self.network.tenants {
             let Some(id) = tenant.segment.vlan() else { continue };
             if let Some(competitor) = self.competing_links.get(&id.into()).copied() {
-                // A VLAN that the uplink already carries is not removed, so that it works again when the competing link
-                // is removed.
+                // A VLAN that the uplink already carries stays, so that the VLAN works again after the competing
+                // link is removed.
                 if port_vlans.all.contains(id) {
                     desired.insert(id);
                 }
-                // A link that Berth made for another scenario or tenant is removed when it is no longer
-                // in use.
+                // A VLAN link that Berth created for another scenario or tenant is removed when it is no longer in
+                // use.
                 if competitor.is_created_by_berth() {
                     self.waiting_tenants.insert(
                         tenant.segment_number(),
@@ -123,8 +123,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Returns the links of the bridge, except its uplinks, that are in some of these VLANs, each
-    /// with its VLANs.
+    /// Returns the ports of the bridge, except uplinks, that are in some of these VLANs, and the VLANs of each.
     fn users_of_vlans(&self, bridge: &LinkName, vlans: &VlanSet) -> Vec<(String, VlanSet)> {
         let Some(bridge) = self.links.find_by_name(bridge) else { return Vec::new() };
         let mut users = users::links_in_vlans(self.links, bridge, vlans);
@@ -140,7 +139,8 @@ impl Planner<'_> {
         users
     }
 
-    /// Plans the removal of VLANs that are not in the spec. The removal of a VLAN that another port uses is blocked.
+    /// Plans the removal of VLANs that are not in the spec. If another port is in such a VLAN, the change is
+    /// blocked.
     fn remove_vlans(&mut self, bridge: &LinkName, extra: &VlanSet) {
         let uplink = &self.network.uplink.name;
         let mut users: BTreeMap<VlanId, BTreeSet<String>> = BTreeMap::new();
@@ -184,7 +184,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Plans the separate links of every tenant.
+    /// Plans the links of every tenant of a network without a shared bridge.
     pub(super) fn plan_tenants(&mut self) {
         for tenant in &self.network.tenants {
             if let Err(error) = self.plan_tenant(tenant) {
@@ -200,8 +200,8 @@ impl Planner<'_> {
     /// # Errors
     /// If the links cannot be created.
     fn plan_tenant(&mut self, tenant: &DesiredTenant) -> Result<(), TenantError> {
-        // A VLAN link or tunnel of another scenario that is still a port of the bridge is removed first, because a
-        // second uplink would connect two networks.
+        // If a VLAN link or tunnel of another scenario is still a port of the bridge, it is removed first: with two
+        // such ports, the bridge would connect two layer 2 segments.
         let bridge = tenant.links.first().map(|bridge| &bridge.name);
         let mut ports = bridge.into_iter().flat_map(|bridge| self.links.ports_of(bridge));
         let is_desired_port = |port: &&Link| tenant.links.iter().any(|link| link.name == port.name);
@@ -264,8 +264,8 @@ impl Planner<'_> {
             _ => None,
         });
         let operation = format!("{} is recreated", recreated.collect::<Vec<_>>().join(" and "));
-        // A tenant that was in place with the same spec is repaired although its VMs lose the network for a moment,
-        // because they are on the wrong network.
+        // The recorded links of a tenant are repaired even if its VMs lose the network for a moment: with wrong
+        // links, the VMs are connected to the wrong network.
         if !was_recorded && let Some(refusal) = self.disruption_refusal(&users, &operation) {
             return Err(refusal.into());
         }
@@ -290,8 +290,8 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// Returns an existing link with another name that has the VLAN, or the VNI and port, of the desired link: the
-    /// kernel refuses two such links.
+    /// Returns an existing link that has the VLAN, or the VNI and UDP port, of the desired link, but another name.
+    /// The kernel refuses two links with the same VLAN, or the same VNI and port.
     fn conflicting_link(&self, desired: &DesiredLink) -> Option<&Link> {
         let conflicting_link = match &desired.kind {
             DesiredKind::Bridge { .. } => None,
@@ -306,8 +306,7 @@ impl Planner<'_> {
         conflicting_link.filter(|conflicting_link| conflicting_link.name != desired.name)
     }
 
-    /// Checks that the link is free for the tenant: a bridge of another tenant is not used while
-    /// VMs are attached to it.
+    /// Returns an error if the link belongs to another tenant and VMs are attached to it.
     fn check_not_owned_by_other_tenant(
         &self,
         tenant: &DesiredTenant,
@@ -343,7 +342,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Records that these tenants are in place after the last change.
+    /// Adds to the last change that these tenants are in place after it.
     fn record_added_tenants(&mut self, tenants: &[&DesiredTenant]) {
         if let Some(action) = self.last_action() {
             action.added_tenants = tenants

@@ -1,4 +1,4 @@
-//! VXLAN tunnels of a host network: their endpoint on this host, and the faults of their spec.
+//! VXLAN tunnels of a host network: their endpoint on this host, and the faults in their spec.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -14,11 +14,11 @@ use berth_host_facts::links::{Link, LinkKind, Links};
 /// Tunnels of a host network.
 #[derive(Debug, Clone)]
 pub(super) struct Tunnels {
-    /// UDP port.
+    /// UDP port of the tunnels.
     pub(super) port: u16,
-    /// Local address of the tunnels.
+    /// IP address of this host that is the local endpoint of the tunnels.
     pub(super) local: IpAddr,
-    /// Addresses of the other hosts.
+    /// IP addresses of the other hosts' endpoints.
     pub(super) peers: Arc<BTreeSet<IpAddr>>,
 }
 
@@ -49,7 +49,7 @@ pub(super) fn vxlan_spec<'a>(
 /// Returns the link that has the local address of the tunnels.
 ///
 /// # Errors
-/// If no link has the address, or a peer or the UDP port has a fault on this host.
+/// If no link has the address, or if the spec of a peer or of the UDP port has a fault on this host.
 pub(super) fn find_local_link<'a>(
     links: &'a Links,
     vxlan: &VxlanSpec,
@@ -57,9 +57,10 @@ pub(super) fn find_local_link<'a>(
 ) -> Result<&'a Link, Fault> {
     let local = vxlan.local_address;
     let Some(endpoint) = links.all.iter().find(|link| has_address(link, local)) else {
-        return Err(path
-            .child("localAddress")
-            .fault(local, "no link of this host has this address"));
+        return Err(path.child("localAddress").fault(
+            local,
+            "is not an address of a link of this host; set an address of this host",
+        ));
     };
     check_peers(links, vxlan, path)?;
     check_port(links, vxlan, &path.child("port"))?;
@@ -106,11 +107,12 @@ fn check_port(links: &Links, vxlan: &VxlanSpec, path: &FieldPath) -> Result<(), 
     Ok(())
 }
 
-/// Returns the largest MTU of frames in the tunnels; `None` if the MTU of the link below is unknown.
+/// Returns the MTU of the largest frames that fit into the tunnels; `None` if the MTU of the link that carries the
+/// tunnels is unknown.
 pub(super) fn max_tunnel_mtu(links: &Links, endpoint: &Link, local: IpAddr) -> Option<u32> {
     let mtu = if endpoint.kind == LinkKind::Loopback {
-        // If the tunnels' address is on the loopback link, routing selects the uplink, so the smallest MTU of all
-        // uplinks counts.
+        // If the local address is on the loopback link, routing selects the link of each packet, so the smallest
+        // MTU of all uplinks that are up applies.
         let up = links.uplinks().filter(|link| link.is_up == Some(true));
         up.filter_map(|link| link.mtu).min().or(Some(ETHERNET_MTU))
     } else {

@@ -1,4 +1,4 @@
-//! Uplinks: finds the link by which tenants' frames leave the host, and the host's own traffic on
+//! Uplinks: finds the link through which tenants' frames leave the host, and describes the host's own traffic on
 //! that link.
 
 use berth_api::infra_node::UplinkSelector;
@@ -7,7 +7,8 @@ use crate::manifest::Fault;
 use crate::plan::field_path::FieldPath;
 use berth_host_facts::links::{Link, LinkKind, Links};
 
-/// Returns the link that the spec names, if it can be an uplink. `path` is the field of the uplink.
+/// Returns the link that the spec names, if it can be an uplink. `path` is the path of the field `uplink`, for the
+/// error message.
 pub(super) fn find_uplink<'a>(
     links: &'a Links,
     selector: &UplinkSelector,
@@ -40,23 +41,26 @@ pub(super) fn find_uplink<'a>(
         return Err(fault("is the loopback link or a link of Berth; specify an uplink".to_owned()));
     }
     if link.kind == LinkKind::Bridge {
-        let message = "is a bridge; specify its uplink".to_owned();
+        let message = "is a bridge; specify the link that is the uplink of this bridge".to_owned();
         return Err(fault(message));
     }
     if let Some(master) = link.master.as_ref().and_then(|master| links.find_by_name(master)) {
         if master.kind == LinkKind::Bond {
-            return Err(fault(format!("is a port of {}; specify that link", master.name)));
+            return Err(fault(format!("is a port of the bond {0}; specify {0}", master.name)));
         }
         if !master.is_created_by_berth() {
-            return Err(fault(format!("is a port of {}, which Berth did not create", master.name)));
+            return Err(fault(format!(
+                "is a port of {}, which Berth did not create; specify another link",
+                master.name
+            )));
         }
     }
     Ok(link)
 }
 
-/// Describes the host's own traffic on this link: routes, and addresses on the link and on the links stacked on
-/// it; `None` if there is none. A host without a default route has other routes, and the link of a route may have
-/// no address (unnumbered, RFC 5549).
+/// Describes the host's own traffic on this link: routes through the link, and IP addresses on the link and on the
+/// links above it; `None` if the host has no traffic on it. Routes are checked separately, because a host may have
+/// routes without a default route, and the link of a route may have no address (unnumbered, RFC 5549).
 pub(super) fn describe_host_traffic(links: &Links, uplink: &Link) -> Option<String> {
     let mut upper_links: Vec<&Link> = vec![uplink];
     let mut seen = 0;
@@ -65,7 +69,8 @@ pub(super) fn describe_host_traffic(links: &Links, uplink: &Link) -> Option<Stri
         let upper = links.links_stacked_on(&link.name);
         let master = link.master.as_ref().and_then(|master| links.find_by_name(master));
         for next in upper.chain(master) {
-            // Berth's links have no address, so they are skipped. The other ports of a bridge are not above this link.
+            // Links that Berth created are skipped, because they have no IP address. Only links above the uplink
+            // are followed, so other ports of its bridge are not included.
             if !next.is_created_by_berth()
                 && !upper_links.iter().any(|known| known.name == next.name)
             {
@@ -94,7 +99,9 @@ pub(super) fn describe_host_traffic(links: &Links, uplink: &Link) -> Option<Stri
     (!carried.is_empty()).then(|| carried.join(", and "))
 }
 
-/// Returns the reason why frames cannot leave by this uplink now.
+/// Returns the reason why no frames can leave through this uplink at present; `None` if they can.
 pub(super) fn carrier_fault(uplink: &Link) -> Option<String> {
-    uplink.is_down().then(|| format!("{} has no carrier; check cable and switch port", uplink.name))
+    uplink.is_down().then(|| {
+        format!("uplink {} has no carrier; check the cable and the switch port", uplink.name)
+    })
 }

@@ -1,7 +1,7 @@
 //! Finds the links that a step would disconnect: ports of VMs, and links that are stacked on Berth's links.
 //!
-//! The planner calls [`disconnected_links`] with the observed links, and `apply` with the links that are read right
-//! before each step.
+//! The planner calls [`disconnected_links`] with the observed links. `apply` calls it again before each step, with
+//! links that it has just read.
 
 use std::collections::BTreeSet;
 
@@ -10,15 +10,16 @@ use berth_api::{VlanId, VlanSet};
 use super::op::LinkOp;
 use berth_host_facts::links::{Link, LinkKind, Links};
 
-/// Returns the names of the links that a step would disconnect, except the links that steps of the same change work on.
+/// Returns the names of the links that a step would disconnect. Links that are themselves changed by a step of
+/// `change` are excluded.
 #[must_use]
 pub fn disconnected_links(op: &LinkOp, links: &Links, change: &[LinkOp]) -> BTreeSet<String> {
     let mut users = match op {
         LinkOp::Remove(name) | LinkOp::Down(name) => {
             links.find_by_name(name).map_or_else(BTreeSet::new, |link| {
                 let mut users = attached_links(links, link);
-                // The VLAN link or tunnel of a tenant is a port of the tenant's bridge; without it all
-                // other ports are cut off.
+                // The VLAN link or tunnel of a tenant connects the tenant's bridge to other hosts, so its removal
+                // disconnects all other ports of the bridge.
                 if let Some(bridge) = bridge_of(links, link) {
                     users.extend(attached_links(links, bridge));
                 }
@@ -29,7 +30,7 @@ pub fn disconnected_links(op: &LinkOp, links: &Links, change: &[LinkOp]) -> BTre
             .find_by_name(port)
             .filter(|port| port.master.as_ref() == Some(bridge))
             .map_or_else(BTreeSet::new, |port| disconnected_by_uplink_removal(links, port)),
-        // The kernel removes a port from its bridge before it adds the port to another bridge.
+        // If the port is in another bridge, the kernel first removes it from that bridge.
         LinkOp::Join { port, bridge } => links
             .find_by_name(port)
             .filter(|port| port.master.as_ref() != Some(bridge))
@@ -46,8 +47,8 @@ pub fn disconnected_links(op: &LinkOp, links: &Links, change: &[LinkOp]) -> BTre
     users
 }
 
-/// Returns the links of a bridge that are in some of these VLANs, each with its VLANs. A port with unknown VLANs
-/// counts as a member of all of them.
+/// Returns the ports of a bridge and the links stacked on it that are in some of these VLANs, and the VLANs of
+/// each. A port whose VLANs are unknown counts as a member of all these VLANs.
 pub(super) fn links_in_vlans(
     links: &Links,
     bridge: &Link,
@@ -58,7 +59,7 @@ pub(super) fn links_in_vlans(
         None => vlans.clone(),
     };
     let ports = links.ports_of(&bridge.name).map(|port| (port.name.to_string(), carried(port)));
-    // Links that are stacked on the bridge use the VLANs of the bridge itself.
+    // A link that is stacked on the bridge receives the frames of the VLANs of the bridge's own port.
     let of_bridge = carried(bridge);
     let stacked = links.links_stacked_on(&bridge.name).map(|link| {
         let is_own_vlan = |id: &VlanId| link.vlan.is_none_or(|own| own == u16::from(*id));
@@ -74,7 +75,7 @@ fn users_of_vlans(links: &Links, bridge: &Link, vlans: &VlanSet) -> BTreeSet<Str
     links_in_vlans(links, bridge, vlans).into_iter().map(|(name, _)| name).collect()
 }
 
-/// Returns the links of a bridge that would be disconnected if this uplink left the bridge.
+/// Returns the links of a bridge that would be disconnected if this port, which is an uplink, left the bridge.
 fn disconnected_by_uplink_removal(links: &Links, port: &Link) -> BTreeSet<String> {
     let Some(bridge) = bridge_of(links, port) else { return BTreeSet::new() };
     let mut users = match &port.vlans {
@@ -87,8 +88,8 @@ fn disconnected_by_uplink_removal(links: &Links, port: &Link) -> BTreeSet<String
     users
 }
 
-/// Returns the ports of a link and the links stacked on it, in this and in other network namespaces. A port that
-/// Berth created is the uplink of a bridge, and does not count.
+/// Returns the ports of a link and the links stacked on it, including those in other network namespaces. A port
+/// that Berth created is the VLAN link or tunnel of a tenant's bridge, and is excluded.
 pub(super) fn attached_links(links: &Links, link: &Link) -> BTreeSet<String> {
     let in_this_namespace = links.ports_of(&link.name).chain(links.links_stacked_on(&link.name));
     let in_this_namespace = in_this_namespace

@@ -1,4 +1,4 @@
-//! Tests of the NodeResourceTopology of generated hosts: complete, incomplete, and random.
+//! Tests of the NodeResourceTopology of a complete host, of hosts with missing facts, and of random hosts.
 
 use berth_api::infra_node::{AllocatedHugepages, Capabilities, HugepagePool, ZoneDistance};
 use proptest::prelude::*;
@@ -100,7 +100,7 @@ fn allocated_but_unused_pages_are_unavailable() {
         hugepages: vec![AllocatedHugepages { size: PageSize::MIB_2, count }],
         ..Allocation::default()
     };
-    // The zone of the pages of the last pod is unknown.
+    // The last pod has resources in both zones, so the zone of its pages is unknown.
     status.allocations = vec![pod(vec![0], 768), pod(vec![1], 256), pod(vec![0, 1], 1024)];
     let available = |zone| {
         published_amounts(&published_json(&status, None), zone, "hugepages-2Mi").unwrap()[2].clone()
@@ -119,10 +119,10 @@ fn memory_manager_checkpoint_takes_precedence() {
     let status = status(kubelet("Static"), vec![zone(0), zone(1)]);
     let all = published_json(&status, Some(&state));
     assert_eq!(published_amounts(&all, 0, "memory").unwrap(), ["16Gi", "13Gi", "3Gi"]);
-    // A program that is not a pod uses half of the pages.
+    // A program that is not a pod uses half of the huge pages.
     assert_eq!(published_amounts(&all, 0, "hugepages-2Mi").unwrap(), ["2Gi", "2Gi", "1Gi"]);
     assert_eq!(published_amounts(&all, 1, "memory"), None);
-    // A checkpoint of another policy is ignored.
+    // The checkpoint is ignored, because its policy differs from the configured one.
     state.policy_name = "None".to_owned();
     assert!(
         build_topology(&status, Some(&state)).unwrap_err()
@@ -151,7 +151,7 @@ fn unknown_resources_are_left_out() {
     assert_eq!(all["zones"][1]["resources"], Value::Null);
     assert!(published_amounts(&all, 0, "cpu").is_some());
 
-    // The CPUs of a zone without CPUs are known: there are none.
+    // A zone without CPUs has a known amount of CPUs: 0.
     let memory_only = infra_node::Zone {
         cpus: Some("".parse().unwrap()),
         pinnable_cpus: Some("".parse().unwrap()),
@@ -161,7 +161,7 @@ fn unknown_resources_are_left_out() {
     let all = published_json(&status(kubelet("None"), vec![zone(0), memory_only]), None);
     assert_eq!(published_amounts(&all, 1, "cpu").unwrap(), ["0", "0", "0"]);
 
-    // Under the policy single-numa-node the plugin would filter the host for every pod.
+    // Under the policy single-numa-node, an unknown amount would make the plugin filter the host for every pod.
     unknown.id = 0;
     let mut alone = status(kubelet("None"), vec![unknown]);
     assert!(build_topology(&alone, None).unwrap_err() == TopologyError::UnknownResource("cpu"));
@@ -187,7 +187,7 @@ fn zone_ids_are_indexes_of_the_list() {
     assert_eq!(names(&[2, 0, 2]).unwrap(), ["node-0", "node-1", "node-2"]);
     let sparse = published_json(&status(kubelet("None"), vec![zone(2), zone(0)]), None);
     assert_eq!(sparse["zones"][1], json!({"name": "node-1", "type": "Node"}));
-    // The largest id of the plugin is 63.
+    // The largest zone id that the plugin supports is 63.
     assert_eq!(names(&[0, 64, u32::MAX]).unwrap(), ["node-0"]);
     assert_eq!(names(&(0..64).collect::<Vec<_>>()).unwrap().len(), 64);
     assert!(names(&[0, 40]).unwrap_err() == TopologyError::TooManyGaps { zones: 2, last: 40 });
