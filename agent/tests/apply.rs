@@ -1,6 +1,6 @@
 //! Tests of `converge` on a captured tree, where the test can see every write: the agent saves the original value
-//! before the change, a failure stops no other change, and an empty spec restores everything. The tests in
-//! `tests/tests/shape.rs` use a real kernel.
+//! before it changes a setting, a failed change does not prevent other changes, and an empty spec restores
+//! everything. The tests in `tests/tests/shape.rs` use a real kernel.
 
 #![expect(
     clippy::disallowed_methods,
@@ -100,7 +100,7 @@ fn all_changes_are_restored() {
         .filter(|(_, r)| *r != ChangeResult::Done)
         .map(|(what, _)| what)
         .collect();
-    // A captured tree has no systemd.
+    // Changes of AllowedCPUs fail, because no systemd runs for a captured tree.
     assert!(failed.iter().all(|what| what.contains("AllowedCPUs")), "{failed:?}");
     assert_eq!(
         applied.outcomes.len(),
@@ -116,7 +116,7 @@ fn all_changes_are_restored() {
         assert_eq!(read_file(&tree, path), "ffffffff,ffffffff,ffffffff");
     }
     let mut after = read_files(tree.path());
-    // AllowedCPUs was never set, because there is no systemd. So the ledger still has the original value.
+    // AllowedCPUs was never set, because no systemd runs, so the ledger still contains its original value.
     for files in [&mut before, &mut after] {
         files.retain(|path, _| !path.contains("/var/lib/berth/"));
     }
@@ -212,7 +212,7 @@ fn drop_in_is_staged_activated_and_removed() {
     assert!(!tree.path().join("var/lib/kubelet/cpu_manager_state").exists());
     assert!(apply_spec(&tree, spec).unwrap().outcomes.is_empty());
     common::kubelet::start_kubelet(&tree, 9000);
-    // The kubelet has started with the drop-in.
+    // The kubelet has been started with the drop-in.
     tree.write_file("var/lib/kubelet/cpu_manager_state", drained).write_file(
         "var/lib/kubelet/memory_manager_state",
         r#"{"policyName":"Static","machineState":{},"entries":{}}"#,
@@ -234,8 +234,9 @@ fn drop_in_is_staged_activated_and_removed() {
     assert!(!exists("99-berth.conf") && read_ledger(&tree) == Ledger::default());
 }
 
-/// Tests the first invariant (`docs/safety.md`): the kubelet was not restarted and has written its old checkpoint
-/// again, and would not start with the drop-in. So the agent deactivates the drop-in.
+/// Tests the first invariant (`docs/safety.md`): the kubelet can always restart. The kubelet was not restarted
+/// after the drop-in was activated, has written its old checkpoint again, and would not start with the drop-in. So
+/// the agent deactivates the drop-in.
 #[test]
 fn active_drop_in_is_deactivated_if_pods_return_before_the_restart() {
     let tree = host_tree();
@@ -265,7 +266,7 @@ fn active_drop_in_is_deactivated_if_pods_return_before_the_restart() {
         [ours].into(),
         "one apply staged and activated the drop-in"
     );
-    // The kubelet was not restarted: it has run all the time.
+    // The kubelet has not been restarted since its first start.
     common::kubelet::start_kubelet(&tree, 4200);
     tree.write_file(
         "var/lib/kubelet/cpu_manager_state",

@@ -1,5 +1,5 @@
-//! Captured trees that no kernel would write, and hosts larger than any real host: the agent prints a partial report
-//! that names the unknown facts, and neither panics nor hangs.
+//! Captured trees that no kernel would write, and hosts larger than any real host: the agent prints a partial
+//! report that lists the unknown facts, and neither panics nor hangs.
 
 #![expect(
     clippy::disallowed_methods,
@@ -263,7 +263,8 @@ fn files_this_user_may_not_read_are_unknown_with_that_reason() {
     mode("", 0o755);
     mode("proc/meminfo", 0o000);
     mode("var/lib/kubelet", 0o700);
-    // User 65534, who runs the program, may have no access to the folder in which the program was built.
+    // The program runs as user 65534, who may have no access to the folder in which the program was built, so a
+    // copy is run.
     let program = tree.path().join("berth-agent");
     common::copy_program(&program);
     let output = std::process::Command::new(&program)
@@ -332,7 +333,7 @@ fn any_file_content() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Calls the library directly: a panic in the program would only be an exit code.
+    /// Calls the library directly: if the program panicked, only its exit code would show this.
     #[test]
     fn any_tree_yields_a_report_and_findings(
         files in prop::collection::btree_map(prop::sample::select(HOST_FILES.to_vec()), any_file_content(), 0..HOST_FILES.len())
@@ -352,7 +353,8 @@ proptest! {
         let input = berth_agent::check::Input::observe(&root, &facts);
         let findings = berth_agent::check::run(&berth_agent::check::all_checks(), &input);
         let table = berth_agent::check::table::render(&findings, berth_runtime::cli::style::Style::Plain);
-        // Users paste evidence and remedies, so these lines are not wrapped.
+        // Evidence and remedies are not wrapped at the width of the table, because users copy and paste these
+        // lines.
         let mut prose = table.lines().filter(|line| !line.starts_with("      "));
         prop_assert!(prose.all(|line| line.chars().count() <= 80), "{}", table);
     }

@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 
 use common::{Tree, run_agent, run_agent_on, stderr, stdout};
 
-/// Returns the completions of Bash for the last of these words, which may be empty.
+/// Returns the completions that the Bash script prints for the last of these words, which may be empty.
 fn completions(words: &[&str]) -> String {
     let script = stdout(&run_agent(&["completion", "bash"]));
     let quoted: Vec<String> = words.iter().map(|word| format!("'{word}'")).collect();
@@ -85,7 +85,8 @@ fn the_list_of_checks_is_available_as_json() {
     assert!(list[0]["explanation"].as_str().unwrap().ends_with('.'));
 }
 
-/// Checks that `tests/capture.sh` captures all files that the agent reads, so that both reports are equal.
+/// Checks that `tests/capture.sh` captures all files that the agent reads: the reports of the machine and of its
+/// capture must be equal.
 #[test]
 fn capture_and_live_machine_have_equal_reports() {
     let script = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/capture.sh");
@@ -110,8 +111,8 @@ fn capture_and_live_machine_have_equal_reports() {
             |node: &serde_json::Value| node["status"]["capabilities"]["machine"][field].clone();
         assert_eq!(field(&capture), field(&live));
     }
-    // KSM is not compared, because its counters change. The state of KVM is not compared, because it depends on device
-    // files.
+    // KSM is not compared, because its counters change between the reports. The state of KVM is not compared,
+    // because it depends on device files, which a capture lacks.
     for (part, field) in [
         ("memory", "total"),
         ("memory", "swap"),

@@ -1,4 +1,4 @@
-//! Runs the parsers on the corpus of the fuzz targets, with its seeds.
+//! Runs the parsers with the corpus and the seeds of the fuzz targets.
 
 #![expect(clippy::disallowed_methods, reason = "tests read files of the repository")]
 

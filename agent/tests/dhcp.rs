@@ -1,6 +1,6 @@
-//! Tests that guests get their addresses from the agent, with real DHCP clients on the kernel of this machine, in
+//! Tests that guests get their addresses from the agent, with real DHCP clients and the kernel of this machine, in
 //! separate network namespaces. Two tenants have the same addresses. Tests with VLANs run on emulated hosts
-//! (`tests/tests/networks/addresses.rs`), as not every kernel supports VLANs.
+//! (`tests/tests/networks/addresses.rs`), because not every kernel supports VLANs.
 
 #![cfg(feature = "daemon")]
 #![expect(
@@ -116,7 +116,7 @@ sleep 1
 [ "$(foreign)" -gt "${before:-0}" ]
 "#;
 
-/// Networks of the HostLeases.
+/// The networks in the HostLeases.
 const NETWORKS: &str = r#"
   - name: cluster-a
     vni: 5001

@@ -1,6 +1,6 @@
-//! Tests that the rules drop the control frames of guests, with real frames on the kernel of this machine, in a
-//! separate network namespace. Tests with VLANs run on emulated hosts (`tests/tests/networks/frames.rs`), as not
-//! every kernel supports VLANs.
+//! Tests that the nftables rules drop the control frames of guests, with real frames and the kernel of this
+//! machine, in a separate network namespace. Tests with VLANs run on emulated hosts
+//! (`tests/tests/networks/frames.rs`), because not every kernel supports VLANs.
 
 #![expect(clippy::disallowed_methods, reason = "the test runs programs")]
 
@@ -160,7 +160,8 @@ fn switch_frames_of_guests_are_dropped() {
         );
         assert_eq!(received(link, "host"), all, "frames of the host through {by}\n{log}");
     }
-    // Frames that a Linux bridge itself does not forward (`is_link_local_ether_addr`), except BPDUs.
+    // Frames that a Linux bridge does not forward even without the rules (`is_link_local_ether_addr`), except
+    // BPDUs.
     let not_forwarded = ["pause-frame", "lacp", "eapol", "provider", "lldp"];
     let passed =
         reserved.union(anyones).copied().filter(|name| !not_forwarded.contains(name)).collect();

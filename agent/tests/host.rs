@@ -1,4 +1,4 @@
-//! Facts of the made-up host `rack1-a`, with a kubelet, SR-IOV, bonds and NVMe.
+//! Tests of the facts of the test host `rack1-a`, with a kubelet, SR-IOV, bonds and NVMe.
 
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -99,7 +99,8 @@ fn zones_have_pinnable_and_pinned_cpus() {
     );
 }
 
-/// The kubelet's Memory Manager keeps the memory of an ended pod until the kubelet admits another pod.
+/// The Memory Manager of the kubelet does not release the memory of an ended pod until the kubelet admits another
+/// pod.
 #[test]
 fn memory_of_a_pod_without_a_control_group_is_reported() {
     let running = "7d3c5f0e-1b2a-4c64-9f7e-3a1d2b4c5d6e";
@@ -118,7 +119,7 @@ fn memory_of_a_pod_without_a_control_group_is_reported() {
     let group = format!("kubepods-pod{}.slice", running.replace('-', "_"));
     tree.create_folder(&format!("sys/fs/cgroup/kubepods.slice/{group}"));
     assert_eq!(has_control_group("ended"), Value::Null, "the uptime is unknown");
-    // The kubelet was started 42 s after the boot.
+    // The kubelet was started 42 s after the boot, and the host has now run for 101.99 s.
     tree.write_file("proc/uptime", "101.99 200.00\n");
     assert_eq!(
         has_control_group("ended"),
@@ -192,7 +193,8 @@ fn unknown_fact(node: &Value, path: &str) -> Option<Value> {
     facts.iter().find(|fact| fact["path"] == path).cloned()
 }
 
-/// Checks that a partly readable configuration is unknown: a guess would fail checks on healthy hosts.
+/// Checks that the configuration is reported as unknown if only a part of it can be read: a guess would fail checks
+/// on healthy hosts.
 #[test]
 fn a_configuration_that_cannot_be_read_completely_is_unknown() {
     let break_one: [fn(&common::Tree); 4] = [

@@ -1,5 +1,5 @@
-//! Tests of the configuration that the running kubelet was started with, and of changes that would stop the kubelet
-//! from starting again, on the host of `common/host.rs`.
+//! Tests of the configuration with which the running kubelet was started, and of changes that would prevent the
+//! kubelet from starting again. They use the host of `common/host.rs`.
 
 #![expect(
     clippy::disallowed_methods,
@@ -32,10 +32,10 @@ const MEMORY_STATE_FILE: &str = "var/lib/kubelet/memory_manager_state";
 const PAGE_COUNT_FILE: &str =
     "sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages";
 const DRAINED_CPU_STATE: &str = r#"{"policyName":"static","defaultCpuSet":"0-95","entries":{}}"#;
-/// A time after the start of the host's kubelet, which is 4200 hundredths of a second after the boot.
+/// Modification time after the start of the host's kubelet, which is 42 s after the boot.
 const AFTER_KUBELET_START: u64 = host::BOOT_TIME + 100;
 
-/// Returns the host with a kubelet that has a drop-in folder.
+/// Returns the host with a kubelet that reads a drop-in folder.
 fn host_with_drop_in_folder() -> Tree {
     let tree = host::rack1_a();
     tree.create_folder("var/lib/berth").create_folder(DROP_IN_FOLDER).write_file(
@@ -45,7 +45,7 @@ fn host_with_drop_in_folder() -> Tree {
     tree
 }
 
-/// Writes a checkpoint of the Memory Manager with this number of 2 MiB pages in zone 0.
+/// Writes a checkpoint of the Memory Manager that counts `pages` pages of 2 MiB in zone 0.
 fn write_memory_checkpoint(tree: &Tree, pages: u64) {
     let table = |total: u64| {
         format!(
@@ -129,7 +129,7 @@ const PAGES_SPEC: &str = "  hugepages: [{size: 2Mi, zone: 0, count: 4200}]";
 const STAGE_SPEC: &str = "  cpu: {reserved: {cpus: '0-1,24-25,48-49,72-73'}, kubelet: Stage}";
 
 /// Checks that the number of pages is not changed while the kubelet runs: a running kubelet writes its checkpoint
-/// again, with the numbers that it counted when it started.
+/// again, with the numbers of pages at its start.
 #[test]
 fn counted_pages_of_a_running_memory_manager_are_not_changed() {
     let tree = host::rack1_a();
@@ -143,7 +143,7 @@ fn counted_pages_of_a_running_memory_manager_are_not_changed() {
         exists(&tree, MEMORY_STATE_FILE) && read_file(&tree, PAGE_COUNT_FILE) == "4096",
         "{runs}"
     );
-    // A missing file makes no difference: the running kubelet has the numbers in its memory.
+    // A missing checkpoint makes no difference, because the running kubelet has the numbers in its memory.
     std::fs::remove_file(tree.path().join(MEMORY_STATE_FILE)).unwrap();
     let gone = outcome_lines(&apply_spec(&tree, PAGES_SPEC));
     assert!(gone.contains("Blocked hugepages 2Mi zone 0: 4096 -> 4200"), "{gone}");
@@ -157,7 +157,8 @@ fn counted_pages_of_a_running_memory_manager_are_not_changed() {
     );
 }
 
-/// Checks that only the pods on its disk count for a stopped kubelet: all other entries of its checkpoints are stale.
+/// Checks that for a stopped kubelet only the pods whose folders exist are regarded as running: all other entries
+/// of its checkpoints are stale.
 #[test]
 fn stale_entries_of_a_stopped_kubelet_are_ignored() {
     let tree = host::rack1_a();
@@ -169,14 +170,15 @@ fn stale_entries_of_a_stopped_kubelet_are_ignored() {
     tree.create_folder(&format!("var/lib/kubelet/pods/{uid}"));
     let held = outcome_lines(&apply_spec(&tree, PAGES_SPEC));
     assert!(held.contains(uid) && read_file(&tree, PAGE_COUNT_FILE) == "4096", "{held}");
-    // If the folder of pods is not visible, the folder of their logs shows the pods.
+    // If the folder of pods cannot be read, the folder of their logs shows which pods exist.
     let pods = tree.path().join("var/lib/kubelet/pods");
     std::fs::remove_dir_all(&pods).unwrap();
     let logs = format!("var/log/pods/default_vm_{uid}");
     tree.create_folder(&logs);
     let held = outcome_lines(&apply_spec(&tree, PAGES_SPEC));
     assert!(held.contains(uid) && read_file(&tree, PAGE_COUNT_FILE) == "4096", "{held}");
-    // The log folder of a deleted pod remains for up to a minute, and for ever if the kubelet is stopped in that time.
+    // The log folder of a deleted pod remains for up to a minute, and permanently if the kubelet is stopped before
+    // it is removed.
     std::fs::create_dir(&pods).unwrap();
     let stale = outcome_lines(&apply_spec(&tree, PAGES_SPEC));
     assert!(stale.contains("Done hugepages 2Mi zone 0: 4096 -> 4200"), "{stale}");
@@ -192,7 +194,7 @@ fn pages_are_restored_if_the_old_checkpoint_returns() {
     let restored = outcome_lines(&apply_spec(&tree, PAGES_SPEC));
     assert!(restored.contains("Done hugepages 2Mi zone 0: 4200 -> 4096"), "{restored}");
     assert_eq!(read_file(&tree, PAGE_COUNT_FILE), "4096");
-    // The result is the same for a stopped kubelet that cannot start, because pods are still on its disk.
+    // The same applies to a stopped kubelet that cannot start because pods still have folders on its disk.
     let tree = host::rack1_a();
     tree.create_folder("var/lib/berth");
     set_static_memory_manager(&tree);
@@ -204,14 +206,15 @@ fn pages_are_restored_if_the_old_checkpoint_returns() {
     assert!(restored.contains("Done hugepages 2Mi zone 0: 4200 -> 4096"), "{restored}");
 }
 
-/// Tests a pod with CPUs that the drop-in reserves: the policy names alone do not show the conflict.
+/// Tests a pod that has exclusive CPUs which the drop-in reserves for the system. The names of the policies are
+/// equal, so they do not show this conflict.
 #[test]
 fn drop_in_with_the_same_policy_is_deactivated() {
     let tree = host_with_drop_in_folder();
     tree.write_file(CPU_STATE_FILE, DRAINED_CPU_STATE);
     apply_spec(&tree, STAGE_SPEC);
     assert!(exists(&tree, STAGED_DROP_IN) && !exists(&tree, DROP_IN), "the kubelet still runs");
-    // An operator renames the drop-in to the name that the kubelet reads, and pods are started.
+    // An operator renames the drop-in to the name that the kubelet reads, and then pods are started.
     rename_to_active(&tree).write_file(
         CPU_STATE_FILE,
         r#"{"policyName":"static","defaultCpuSet":"0,2-48,50-95","entries":{"u":{"c":"1,49"}}}"#,
@@ -224,7 +227,7 @@ fn drop_in_with_the_same_policy_is_deactivated() {
 fn drop_in_takes_effect_when_the_kubelet_starts() {
     let tree = host_with_drop_in_folder();
     tree.write_file(CPU_STATE_FILE, DRAINED_CPU_STATE);
-    // The agent has observed the kubelet before.
+    // The agent applies a spec, so that it records the configuration of the running kubelet.
     apply_spec(&tree, STAGE_SPEC);
     rename_to_active(&tree);
     let status = &report(&tree)["status"];
@@ -235,7 +238,7 @@ fn drop_in_takes_effect_when_the_kubelet_starts() {
         json!(["reservedSystemCPUs", "memoryManagerPolicy", "reservedMemory"])
     );
     assert_eq!(status["zones"][0]["pinnableCPUs"], "1-23,49-71");
-    // A new kubelet process, which has read the drop-in.
+    // A new kubelet process is started, which reads the drop-in.
     tree.write_file("proc/1412/stat", host::kubelet_stat(20_000));
     let kubelet = &report(&tree)["status"]["capabilities"]["kubelet"];
     assert_eq!(kubelet["reservedSystemCPUs"], "0-1,24-25,48-49,72-73", "{kubelet:#}");
@@ -263,7 +266,8 @@ fn reported_kubelet_config(tree: &Tree) -> Value {
     report(tree)["status"]["capabilities"]["kubelet"].clone()
 }
 
-/// Checks that the agent reads only the host's kubelet if several processes are named `kubelet`.
+/// Checks that the agent reads the configuration of only the host's kubelet if several processes are named
+/// `kubelet`.
 #[test]
 fn kubelet_in_a_pod_is_not_the_host_kubelet() {
     let theirs = "var/lib/tenant/config.yaml";
@@ -314,17 +318,17 @@ fn kubelet_in_a_pod_is_not_the_host_kubelet() {
             "{what}, without the kubelet of the host"
         );
     }
-    // Both processes could be the host's kubelet, so the agent reads neither.
+    // The agent cannot determine which of both processes is the host's kubelet, so it reads neither.
     let tree = impostor("0::/\n", ours);
     tree.write_file("proc/1412/cgroup", "0::/\n");
     assert_eq!(reported_kubelet_config(&tree), Value::Null);
-    // The two processes differ by their systemd unit.
+    // The systemd units of the two processes differ, which identifies the host's kubelet.
     let tree = impostor("0::/\n", ours);
     assert_eq!(reported_kubelet_config(&tree)["cpuManagerPolicy"], "static");
 }
 
-/// Checks that a cycle that observes only links, without facts about the kubelet, does not remove the time of the last
-/// change of huge pages from the ledger.
+/// Checks that a cycle that observes only links, and no facts about the kubelet, does not remove the time of the
+/// last change of huge pages from the ledger.
 #[test]
 fn link_cycle_keeps_the_time_of_page_changes() {
     let tree = host::rack1_a();
@@ -333,7 +337,7 @@ fn link_cycle_keeps_the_time_of_page_changes() {
     let mut ledger = Ledger::default();
     ledger.hugepages_changed_at = Some(9_000);
     ledger.files.insert(format!("/{DROP_IN}"));
-    // A network that does not exist any more, so that the cycle has something to save.
+    // Adds a network that no longer exists, so that the cycle has to save the ledger.
     ledger.networks.insert("trunk".to_owned(), NetworkRecord::default());
     save_ledger(&ledger, &root, BOOT_ID).unwrap();
     apply_spec_with(&tree, "  networks: []", &|root| {
@@ -342,7 +346,7 @@ fn link_cycle_keeps_the_time_of_page_changes() {
     assert_eq!(Ledger::read(&root, Some(BOOT_ID)).unwrap().hugepages_changed_at, Some(9_000));
 }
 
-/// Checks the advice for a checkpoint that the kubelet would refuse: no advice may contain "restart".
+/// Checks the advice for a checkpoint that the kubelet would refuse: the advice must not contain "restart".
 #[test]
 fn restart_is_not_advised_if_it_would_fail() {
     let tree = host_with_drop_in_folder();

@@ -1,5 +1,5 @@
-//! Compares reports of the machine that runs the tests with the output of other programs. The agent runs as root and as
-//! an ordinary user, with and without `/dev/kvm`.
+//! Compares reports of the machine that runs the tests with the output of other programs. The agent runs as root
+//! and as an unprivileged user, with and without `/dev/kvm`.
 
 #![expect(
     clippy::disallowed_methods,
@@ -31,7 +31,8 @@ fn parse_json(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// Copies the program to a folder where any user can run it, because only root may be able to read the build folder.
+/// Copies the program to a folder in which any user can run it, because the build folder may be accessible only to
+/// root.
 fn copy_program_for_all_users(folder: &tempfile::TempDir) -> std::path::PathBuf {
     use std::os::unix::fs::PermissionsExt as _;
     let program = folder.path().join("berth-agent");
@@ -52,8 +53,8 @@ fn unknown_reason(node: &Value, path: &str) -> Option<String> {
 
 #[test]
 fn two_reports_are_identical() {
-    // Some hypervisors add memory to a guest gradually, so the MemTotal of a zone grows. Two reports are compared only
-    // if MemTotal did not change between them.
+    // Some hypervisors add memory to a guest gradually, so the MemTotal of a zone increases. Two reports are
+    // compared only if MemTotal is the same before and after them.
     let kernel = || {
         let zone =
             std::fs::read_to_string("/sys/devices/system/node/node0/meminfo").unwrap_or_default();
@@ -124,7 +125,7 @@ fn links_match_sysfs() {
     assert_eq!(uplinks.len(), devices.filter(|path| path.join("device").exists()).count());
 }
 
-/// Checks that the findings that both libvirt and Berth report are equal.
+/// Compares the findings that both `virt-host-validate` (libvirt) and Berth report.
 #[test]
 fn findings_match_virt_host_validate() {
     let Ok(output) = Command::new("virt-host-validate").arg("qemu").output() else {
@@ -188,7 +189,7 @@ fn an_ordinary_user_gets_all_facts_that_do_not_need_root() {
     assert!(run(&["check"]).status.code().is_some_and(|code| code < 2));
 }
 
-/// Runs in a private mount namespace with an empty `/dev`, like a container without devices.
+/// The agent runs in a private mount namespace with an empty `/dev`, like a container without devices.
 #[test]
 fn without_the_device_node_kvm_of_the_host_is_unknown() {
     if !is_root() {

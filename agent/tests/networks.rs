@@ -1,5 +1,5 @@
-//! Tests of plans of tenant networks on a small model of the kernel's links. The agent's own code applies the steps of
-//! a plan to the model. Afterwards the next plan must be empty, removed links must not exist, and links of other
+//! Tests of plans of tenant networks on a small model of the kernel's links. The agent's own code applies the steps
+//! of a plan to the model. Afterwards the next plan must be empty, removed links must not exist, and links of other
 //! programs must be unchanged.
 
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
@@ -50,7 +50,8 @@ fn link(text: &str, kind: LinkKind) -> Link {
     }
 }
 
-/// Returns a host with two uplinks, and a bridge and a VLAN link of another program. One uplink has the host's address.
+/// Returns a host with two uplinks, of which one has the host's address, and with a bridge and a VLAN link of
+/// another program.
 fn host_facts() -> HostFacts {
     let mut eth0 = link("eth0", LinkKind::Physical);
     eth0.addresses = vec!["10.0.0.1/24".to_owned()];
@@ -72,7 +73,7 @@ fn host_facts() -> HostFacts {
     facts
 }
 
-/// Returns the same host, with a kernel that reports nf_tables.
+/// Returns the host of [`host_facts`] with a kernel that supports nf_tables and has no table yet.
 fn host_facts_with_filter() -> HostFacts {
     let mut facts = host_facts();
     facts.links.filter = BridgeFilter::Absent;
@@ -103,7 +104,7 @@ fn change_lines(plan: &Plan) -> Vec<String> {
 const BOOT_ID: &str = "0b1e9f4a-6d53-4a0e-9b0c-2f6a3d1c7e55";
 
 thread_local! {
-    /// The folder with the ledger, as on a host.
+    /// State folder of the agent, which contains the rollback ledger.
     static STATE: Tree = state_tree();
 }
 
@@ -113,7 +114,7 @@ fn state_tree() -> Tree {
     tree
 }
 
-/// Applies a plan as the agent does, on a model of the kernel.
+/// Applies a plan with the agent's code to a model of the kernel.
 fn apply_plan(facts: &mut HostFacts, plan: &Plan) {
     apply_plan_on(facts, plan, KernelModel::default());
 }
@@ -138,7 +139,7 @@ fn apply_plan_on(facts: &mut HostFacts, plan: &Plan, model: KernelModel) {
     facts.links = model.links;
 }
 
-/// Returns the text of the change that creates the rules.
+/// Returns the text of the change that installs the nftables rules.
 fn filter_change_text(by: &str) -> String {
     format!("drop guests' BPDUs and discovery frames to {by} (nftables table bridge berth)")
 }
@@ -177,7 +178,8 @@ fn plan_is_readable_for_operators() {
     let next = make_plan(&facts, &(SHARED_BRIDGE_SPEC.to_owned() + &more));
     assert_eq!(change_lines(&next), ["add VLANs 121-122,130 to eth1 on br-tenant for 3 tenants"]);
     assert!(!next.changes[0].drift);
-    // If another program removed the VLAN, this is drift; with `enforce: false` the plan only reports it.
+    // A VLAN that another program removed is drift. With `enforce: false` the plan reports the drift, but blocks
+    // its correction.
     facts.links.all.iter_mut().find(|link| link.name.as_str() == "eth1").unwrap().vlans =
         Some(PortVlans::default());
     assert!(make_plan(&facts, &spec).changes[0].drift);
@@ -203,8 +205,8 @@ fn change_that_disconnects_the_host_is_blocked() {
     let trial: Vec<bool> =
         allowed.changes.iter().map(|change| change.link_action().unwrap().on_trial).collect();
     assert_eq!(trial, [false, false, true, false], "{:?}", change_lines(&allowed));
-    // The link has no default route and no address: the host's address is on `lo`, and another route leaves through
-    // the link.
+    // The uplink has neither the default route nor an address: the host's address is on `lo`, and another route
+    // leaves through the uplink.
     let mut unnumbered = host_facts();
     let eth1 = unnumbered.links.all.iter_mut().find(|link| link.name.as_str() == "eth1").unwrap();
     eth1.route_destination = Some("10.0.0.0/8".to_owned());
@@ -221,7 +223,7 @@ fn change_that_disconnects_the_host_is_blocked() {
     vlan.route_destination = Some("10.0.0.0/8".to_owned());
     let refused = change_lines(&make_plan(&stacked, &spec_of_eth1));
     assert!(refused[0].contains("leaves through eth1.99"), "{refused:?}");
-    // Separate VLAN links do not change the uplink.
+    // In scenario BridgePerTenant, the tenants' VLAN links are stacked on the uplink and do not change it.
     let own = spec.replace("VlanAwareBridge", "BridgePerTenant").replace("br-tenant", "tn");
     assert_eq!(
         change_lines(&make_plan(&facts, &own)),
@@ -402,7 +404,7 @@ fn network_in_use_is_kept() {
         lines[0].starts_with("remove br-tenant of network trunk BLOCKED still in use by vnet0"),
         "{lines:?}"
     );
-    // If the spec cannot be parsed, the plan removes nothing.
+    // If the spec of the networks cannot be parsed, the plan removes no links.
     assert!(make_plan(&facts, "  networks: 5").is_empty());
     assert!(make_plan(&facts, "  netwroks: []").is_empty());
 }
@@ -428,7 +430,7 @@ fn handover_replaces_the_uplink() {
     let ports: Vec<&str> = facts.links.ports_of(&bridge).map(|port| port.name.as_str()).collect();
     assert_eq!(ports, ["eth2"], "two uplinks of one bridge form a loop");
     assert!(make_plan(&facts, &other).is_empty());
-    // The uplink was down originally. The plan sets it down only after the last link of Berth is removed from it.
+    // The uplink was down originally. It is set down only after the last of Berth's links has been removed from it.
     let removal = make_plan(&facts, "  {}");
     assert_eq!(change_lines(&removal), ["remove br-tenant of network trunk"]);
     apply_plan(&mut facts, &removal);
@@ -436,7 +438,7 @@ fn handover_replaces_the_uplink() {
         change_lines(&make_plan(&facts, "  {}")),
         ["delete nftables table bridge berth", "set eth2 down"]
     );
-    // A typo elsewhere in the network does not cause the uplink to be set down.
+    // A misspelt field of the network does not cause the uplink to be set down.
     assert!(make_plan(&facts, "  networks: [{name: trunk, colour: red}]").is_empty());
 }
 
@@ -486,10 +488,10 @@ fn changed_rules_are_restored() {
             "{not_enforced:?}"
         );
     }
-    // An agent without permission to read the table does not plan changes of it.
+    // An agent that is not permitted to read the table plans no changes of it.
     facts.links.filter = BridgeFilter::Unknown;
     assert!(make_plan(&facts, &spec).is_empty());
-    // Rules of an older agent are not drift, and `enforce: false` does not prevent their update.
+    // The rules of an older agent are not drift, so `enforce: false` does not prevent their update.
     facts.links.filter = BridgeFilter::Present(Table::default());
     facts.ledger.filter.as_mut().unwrap().version = 0;
     let plan = make_plan(&facts, &("  enforce: false\n".to_owned() + &spec));
@@ -509,13 +511,13 @@ fn record_of_a_deleted_table_is_removed() {
     assert!(plan.is_empty() && plan.stale_records.is_filter_stale, "{:?}", change_lines(&plan));
 }
 
-/// Generates a random spec of two networks with their tenants.
+/// Generates a random spec with two networks and their tenants.
 fn any_spec() -> impl Strategy<Value = String> {
     let ids = prop::collection::btree_set(2_u32..400, 0..12);
     let network = (0..3_usize, ids);
     (network.clone(), network, any::<bool>()).prop_map(|(one, two, stp)| {
-        // The two networks never share a port, as a VNI is unique per port; but the next spec may give the port of
-        // the first network to the second.
+        // In one spec, the two networks never have the same UDP port, because a VNI is unique per port. The next
+        // spec may assign the port of the first network to the second.
         let port = |name: &str| if name == "n2" && one.0 == 2 { 4791 } else { 4790 };
         let scenario = |kind: usize, name: &str, uplink: &str| match kind {
             0 => format!("{{name: {name}, scenario: VlanAwareBridge, uplink: {{name: {uplink}}}, stp: {stp}}}"),
@@ -537,7 +539,8 @@ fn any_spec() -> impl Strategy<Value = String> {
     })
 }
 
-/// Returns the links of other programs, with the properties that a plan may change.
+/// Returns the links that Berth did not create, with the properties that a plan might change: the bridge, and
+/// whether the link is up.
 fn foreign_links(facts: &HostFacts) -> BTreeMap<String, (Option<LinkName>, Option<bool>)> {
     let all = facts.links.all.iter().filter(|link| !link.is_created_by_berth());
     all.map(|link| (link.name.to_string(), (link.master.clone(), link.is_up))).collect()
@@ -546,14 +549,14 @@ fn foreign_links(facts: &HostFacts) -> BTreeMap<String, (Option<LinkName>, Optio
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// Checks that one plan applies any spec after any other, that the next plan is empty, and that revert restores
-    /// the host.
+    /// Checks that one plan changes the host from any spec to any other, that the next plan is empty, and that an
+    /// empty spec restores the host.
     #[test]
     fn a_second_plan_is_empty(specs in prop::collection::vec(any_spec(), 1..4), damage in any::<prop::sample::Index>()) {
         let mut facts = host_facts_with_filter();
         let original = foreign_links(&facts);
         for spec in &specs {
-            // A change of the scenario may need one round that removes links and another round that creates links.
+            // A change of the scenario may need two cycles: one that removes links, and one that creates links.
             for _ in 0..3 {
                 let plan = make_plan(&facts, spec);
                 prop_assert!(plan.faults.is_empty(), "{:?}", plan.faults);

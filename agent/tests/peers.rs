@@ -1,7 +1,7 @@
-//! Compares captures of real machines with the output of other tools on these machines.
+//! Compares the agent's reports of captured machines with the output of other programs on these machines.
 //!
-//! Expected values are read from the output of the tools, so a capture that is added to the same folder is
-//! tested too. `tests/data/README.md` lists the captures, their origin and licences.
+//! Expected values are read from the output of these programs, so a capture that is added to the folder is tested
+//! without further changes. `tests/data/README.md` lists the captures, their origin and licences.
 #![expect(
     clippy::disallowed_methods,
     reason = "the test unpacks trees, starts the agent, and reads the trees without the agent's code"
@@ -30,13 +30,14 @@ use std::path::{Path, PathBuf};
 
 use machine::CapturedMachine;
 
-/// Compares with the installed lscpu, which reads the same trees as the agent, and with recorded output of lscpu.
+/// Compares with the installed lscpu, which reads the captured trees as the agent does, and with recorded output of
+/// lscpu.
 #[test]
 fn cpus_match_lscpu() {
     if !lscpu::is_installed() {
         return skip::skip("lscpu_agrees", "lscpu is not installed");
     }
-    // The other captures lack files that lscpu needs.
+    // Only the captures of hwloc contain the files that lscpu needs.
     compare_each_machine(&capture_archives("hwloc", ".tar.bz2"), ".tar.bz2", |_, machine| {
         if let Some(output) = lscpu::run_on_tree(&machine.root) {
             lscpu::compare(&output, machine);
@@ -89,7 +90,7 @@ fn capture_archives(family: &str, suffix: &str) -> Vec<PathBuf> {
     archives
 }
 
-/// Unpacks every capture, and runs the comparisons for any tree and then `check`.
+/// Unpacks every capture, and runs `compare` and the agent's `check` for each.
 fn compare_each_machine(
     archives: &[PathBuf],
     suffix: &str,

@@ -1,4 +1,4 @@
-//! Tests of `plan` on the made-up host of `common/host.rs`; each test changes one property of the host.
+//! Tests of `plan` on the test host of `common/host.rs`. Each test changes one property of the host.
 
 #![expect(
     clippy::disallowed_methods,
@@ -21,7 +21,7 @@ struct PlanOutput {
 }
 
 impl PlanOutput {
-    /// Returns each change as `change: old -> new`, with the reason if the change is blocked.
+    /// Returns each change as `change: old -> new`, and the reason if the change is blocked.
     fn change_lines(&self) -> Vec<String> {
         let text =
             |change: &Value, name: &str| change[name].as_str().unwrap_or_default().to_owned();
@@ -123,14 +123,14 @@ fn pool_is_not_shrunk_below_used_pages() {
         "{}",
         blocked.only_line()
     );
-    // The kernel has reserved the pages, and only this zone can provide them.
+    // The kernel has reserved 4100 pages, and only this zone has as many.
     tree.write_file("sys/kernel/mm/hugepages/hugepages-2048kB/resv_hugepages", "4100\n");
     assert!(
         plan_count(1024).only_line().contains("1028 of the 4096"),
         "{}",
         plan_count(1024).only_line()
     );
-    // The limit of a pod reserves the pages.
+    // The huge page limit of a pod reserves the pages, although the kernel has reserved none.
     tree.write_file("sys/kernel/mm/hugepages/hugepages-2048kB/resv_hugepages", "0\n").write_file(
         "sys/fs/cgroup/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1_2.slice/hugetlb.2MB.max",
         format!("{}\n", 8000u64 << 21),
@@ -167,7 +167,8 @@ fn memory_reserve_of_the_host_is_kept() {
     );
 }
 
-/// Tests pages that the Memory Manager has counted: the kubelet refuses to start if the number of pages has changed.
+/// Tests pages that are in the checkpoint of the Memory Manager: the kubelet refuses to start if the number of
+/// pages has changed.
 #[test]
 fn pages_that_the_kubelet_has_counted_change_only_on_a_drained_node() {
     let tree = host::rack1_a();
@@ -195,7 +196,7 @@ fn pages_that_the_kubelet_has_counted_change_only_on_a_drained_node() {
     assert!(blocked.contains(waits), "{blocked}");
     tree.write_file(pool, "4096\n");
     assert_eq!(plan_count(4200).only_line(), "hugepages 2Mi zone 0: 4096 -> 4300");
-    // After a reboot: the kubelet needs the counted number of pages to start, with or without pods.
+    // After a reboot the kubelet needs the number of pages in its checkpoint to start, whether or not pods run.
     let restored = plan_count(4300);
     assert_eq!(restored.only_line(), "hugepages 2Mi zone 0: 4096 -> 4300");
     assert!(restored.json["changes"][0]["removes"].is_null());
@@ -218,8 +219,8 @@ fn pages_that_the_kubelet_has_counted_change_only_on_a_drained_node() {
     assert_eq!(drained.json["changes"][0]["removes"][0], "/var/lib/kubelet/memory_manager_state");
 }
 
-/// Checks that memory of the first pool is not available to the second, and that memory released by a smaller pool is
-/// available.
+/// Checks two pools of huge pages: memory that the first pool allocates is not available to the second, and memory
+/// that the second pool releases is available to the first.
 #[test]
 fn memory_is_not_allocated_twice() {
     let tree = host::rack1_a();
@@ -238,7 +239,8 @@ fn memory_is_not_allocated_twice() {
     assert_eq!(swapped.change_lines()[1], "hugepages 2Mi zone 1: 4096 -> 70000");
 }
 
-/// Tests a typo: `hugepage` may mean `hugepages`, so the plan does not restore the settings of huge pages.
+/// Tests a misspelt field: `hugepage` may mean `hugepages`, so the plan does not restore the original values of
+/// huge pages.
 #[test]
 fn misspelt_field_does_not_restore_values() {
     let tree = host::rack1_a();
@@ -280,7 +282,7 @@ fn reserved_cores_are_whole_and_include_cpu_0() {
         let (none, fault_text) = reserved(spec);
         assert!(none.is_none() && fault_text.contains(fault), "{spec}: {fault_text}");
     }
-    // Isolated cores are not suitable for housekeeping.
+    // Isolated cores (`isolcpus`) are not selected as housekeeping CPUs.
     tree.write_file("sys/devices/system/cpu/isolated", "1,49\n");
     assert_eq!(reserved("{coresPerZone: 2}").0.unwrap(), "0,2,24-25,48,50,72-73");
 }
@@ -337,7 +339,8 @@ fn housekeeping_reports_conflicting_settings() {
     assert_eq!(alone.code, 2);
 }
 
-/// Tests a kubelet with the systemd cgroup driver and a runtime without it: pods are below the unit of the runtime.
+/// Tests a kubelet that uses the systemd cgroup driver, and a container runtime that does not: the control groups
+/// of pods are below the unit of the runtime.
 #[test]
 fn housekeeping_skips_units_with_pods_or_vms() {
     const POD_CGROUP: &str =
@@ -361,16 +364,16 @@ fn housekeeping_skips_units_with_pods_or_vms() {
     assert_eq!(lines.len(), 1, "{lines:?}");
     let evidence = format!("process 4711 (virt-launcher-m) in {in_runtime} (/proc/4711/cgroup)");
     assert!(lines[0].contains("below system.slice") && lines[0].contains(&evidence), "{lines:?}");
-    // Any process of a pod counts, and so does a VM outside of pods.
+    // Every process of a pod blocks the change of its unit, and so does a VM outside of pods.
     assert_eq!(blocked(&[("4711", "nginx", &in_runtime)]).len(), 1);
     let lines = blocked(&[("812", "qemu-system-x86", "/user.slice/user-0.slice/session-1.scope")]);
     assert!(lines.len() == 1 && lines[0].contains("below user.slice"), "{lines:?}");
-    // The same paths, as read in a container with a separate cgroup namespace.
+    // The same paths, as a process in a separate cgroup namespace (a container) reads them.
     let lines = blocked(&[("4711", "nginx", &format!("/../../..{in_runtime}"))]);
     assert!(lines.len() == 1 && lines[0].contains("below system.slice"), "{lines:?}");
-    // If the start of a path is unknown, the path may be below any of the units.
+    // If the beginning of a path is unknown, the path may be below any of the three units.
     assert_eq!(blocked(&[("4711", "nginx", &format!("/../{POD_CGROUP}"))]).len(), 3);
-    // Pods below kubepods.slice and services that are not pods do not block the change.
+    // Pods below kubepods.slice and services without pods do not block the change.
     assert!(
         blocked(&[
             ("4711", "virt-launcher-m", &format!("/kubepods.slice/{POD_CGROUP}")),
@@ -421,7 +424,7 @@ fn ksm_change_is_blocked_by_another_owner() {
     );
     assert!(run_plan(&tree, "  ksm: {mode: Observe}").change_lines().is_empty());
 
-    // virt-handler has reset what Berth had set: a second try would repeat the conflict.
+    // virt-handler has reset the value that Berth had set. Setting it again would repeat the conflict.
     tree.write_file("sys/kernel/mm/ksm/run", "0\n");
     write_ledger(&tree, r#""ksm run":{"found":"0","set":"1"}"#);
     assert!(run_plan(&tree, spec).only_line().contains("virt-handler runs and KSM was changed"));
@@ -433,7 +436,8 @@ fn ksm_change_is_blocked_by_another_owner() {
     }
 }
 
-/// Tests the restore of `run` to 2, the value with which many hosts turn KSM off: unmerging many pages takes memory.
+/// Tests that the original value 2 of `run` is restored only if enough memory is free. With 2, many hosts turn KSM
+/// off, and the kernel unmerges all merged pages, which needs additional memory.
 #[test]
 fn restore_that_unmerges_pages_needs_free_memory() {
     let tree = host::rack1_a();
@@ -506,7 +510,7 @@ fn changing_merge_across_nodes_needs_memory_to_unmerge() {
     let tree = host::rack1_a();
     let spec = "  ksm: {mode: 'Off', mergeAcrossNodes: false}";
     assert_eq!(run_plan(&tree, spec).only_line(), "ksm merge_across_nodes: 1 -> 0");
-    // 200 GiB would be unmerged, and 252 GiB are available, which is enough; 250 GiB are too much.
+    // 252 GiB are available. Unmerging 200 GiB is permitted; unmerging 250 GiB is refused.
     tree.write_file("sys/kernel/mm/ksm/pages_sharing", format!("{}\n", 200u64 << 18));
     assert_eq!(run_plan(&tree, spec).code, 0);
     tree.write_file("sys/kernel/mm/ksm/pages_sharing", format!("{}\n", 250u64 << 18));
@@ -528,11 +532,11 @@ fn removed_settings_are_restored() {
     );
     let both = ["transparent hugepages: madvise -> always", "hugepages 1Gi zone 0: 16 -> 0"];
     assert_eq!(run_plan(&tree, "  profile: x").change_lines(), both);
-    // The agent does not know whether a part with a fault was removed from the spec.
+    // If a part of the spec has a fault, the agent does not know whether its settings were removed from the spec.
     let faulty =
         run_plan(&tree, "  transparentHugepages: Sometimes\n  hugepages: [{size: 4Mi, count: 1}]");
     assert_eq!((faulty.code, faulty.change_lines()), (2, vec![]));
-    // A reboot has reset all settings.
+    // Simulates a reboot, which has reset all settings.
     let text = std::fs::read_to_string(tree.path().join(LEDGER_FILE)).unwrap();
     tree.write_file(LEDGER_FILE, text.replace(BOOT_ID, "another-boot"));
     assert!(run_plan(&tree, "  profile: x").change_lines().is_empty());
@@ -646,7 +650,7 @@ fn kubelet_advice_has_valid_fields() {
         "{steps:?}"
     );
 
-    // If the user follows the advice exactly, no advice is left, and `check` agrees.
+    // After the user has followed the advice exactly, the plan has no further advice, and `check` finds no problem.
     tree.write_file(
         "var/lib/kubelet/config.yaml",
         format!("{yaml}systemReserved: {{memory: 1Gi}}\nkubeReserved: {{memory: 1000000000}}\n"),
@@ -690,7 +694,8 @@ fn staged_drop_in_is_activated_after_the_drain() {
     );
     let steps = drained.json["kubelet"]["steps"].to_string();
     assert!(steps.contains("systemctl stop kubelet") && !steps.contains("restart"), "{steps}");
-    // The folder of a stopped kubelet is known only from the flags in its unit, or from the record of the agent.
+    // For a stopped kubelet, the folder is known only from the flags in its systemd unit, or from the record of the
+    // agent.
     common::kubelet::stop_kubelet(&tree);
     tree.write_file(
         "etc/default/kubelet",

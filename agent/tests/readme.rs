@@ -1,7 +1,8 @@
-//! Compares the samples of the README with the output of the program on the made-up host of `common/host.rs`.
+//! Compares the samples in documents with the output of the program on the test host of `common/host.rs`.
 //!
-//! After a change of the output run `make samples` (this test with `BERTH_UPDATE=1`) and read the
-//! difference, because a new user sees it first. The same applies to the reference and the list of checks.
+//! After a change of the output run `make samples` (this test with `BERTH_UPDATE=1`), and review the difference,
+//! because a new user reads these samples first. The same applies to the command line reference and to the list of
+//! checks.
 
 #![expect(
     clippy::disallowed_methods,
@@ -43,7 +44,7 @@ fn compare_with_file(path: &str, wanted: &str) {
     }
 }
 
-/// Returns the document with the samples that the program prints on `rack1-a`.
+/// Returns the document with its samples replaced by the output that the program prints for `rack1-a`.
 fn replace_samples(document: &str, samples: &[(&str, &str)]) -> String {
     samples
         .iter()
@@ -60,7 +61,7 @@ fn samples_are_output_of_the_program() {
     let tree = host::rack1_a();
     let report = stdout(&run_agent_on(&tree, &["report"]));
     let check = stdout(&run_agent_on(&tree, &["check", "kvm", "cpu", "hugepages", "kubelet"]));
-    // The example is for a small host; the made-up host has more memory.
+    // The example is for a small host; the test host has more memory, so the count of pages is larger.
     let example = repository_file("examples/infranode.yaml").replace("count: 256", "count: 16384");
     let plan = plan(&tree, &example);
     compare_with_file(
@@ -84,7 +85,7 @@ fn samples_are_output_of_the_program() {
     );
 }
 
-/// Returns the output of `plan` on the tree for a manifest.
+/// Returns the output of `berth-agent plan` for a manifest and the host of the tree.
 fn plan(tree: &common::tree::Tree, manifest: &str) -> String {
     tree.write_file("infranode.yaml", manifest);
     let path = tree.path().join("infranode.yaml");

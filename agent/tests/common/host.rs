@@ -1,10 +1,10 @@
-//! The made-up host: two sockets, 48 cores, SMT, bonded SR-IOV NICs, NVMe drives, and a kubelet with pinned VMs. The
-//! README shows this host, so it should look like a real host.
+//! The host `rack1-a` of the tests: two sockets, 48 cores, SMT, bonded SR-IOV NICs, NVMe drives, and a kubelet with
+//! pinned VMs. The README shows this host, so it should resemble a real host.
 
 use super::Tree;
 
-/// Boot time of the host. It is later than the modification times of all files that tests write, so that the kubelet
-/// has read these files.
+/// Boot time of the host, in seconds since 1970. It is later than the modification times of all files that tests
+/// write, so that these files count as read by the kubelet.
 pub(crate) const BOOT_TIME: u64 = 4_102_444_800;
 
 const CPU_FOLDER: &str = "sys/devices/system/cpu";
@@ -40,7 +40,8 @@ fn write_machine(tree: &Tree) {
         );
 }
 
-/// Writes the processors: CPUs 0-23 and 48-71 are on socket 0, the other CPUs on socket 1; siblings are 48 apart.
+/// Writes the processors: CPUs 0-23 and 48-71 are on socket 0, the other CPUs on socket 1. The numbers of the two
+/// threads of a core differ by 48.
 fn write_processors(tree: &Tree) {
     let mut cpuinfo = String::new();
     for cpu in 0..96 {
@@ -141,7 +142,8 @@ fn write_virtualisation(tree: &Tree) {
     }
 }
 
-/// Writes one card with two ports in a bond, which has the default route, and a dedicated second card.
+/// Writes two network cards: one whose two ports form a bond with the default route, and a second card that is
+/// dedicated to tenants.
 fn write_uplinks(tree: &Tree) {
     let cards = [
         ("ens1f0np0", "0000:41:00.0", 0, "mlx5_core", Some("bond0"), 8),
@@ -210,9 +212,10 @@ fn write_link(tree: &Tree, name: &str, folder: &str, index: usize, mtu: u32, spe
         .write_file(&format!("{folder}/speed"), format!("{speed}\n"));
 }
 
-/// Writes a virtual function. VMs use the first three virtual functions of a physical function.
+/// Writes a virtual function. VMs use the first three virtual functions of each physical function.
 fn write_virtual_function(tree: &Tree, function: &str, physical: &str, number: usize) {
-    // The addresses follow those of functions 0 and 1, the ports of the card itself. A PCI device has eight functions.
+    // Functions 0 and 1 of the PCI device are the ports of the card, and virtual functions have the next addresses.
+    // A PCI device has eight functions.
     let address = format!("0000:41:{:02x}.{}", (number + 2) / 8, (number + 2) % 8);
     let folder = format!("sys/devices/pci0000:40/{address}");
     let driver = if number < 3 { "vfio-pci" } else { "mlx5_core" };
@@ -227,7 +230,7 @@ fn write_virtual_function(tree: &Tree, function: &str, physical: &str, number: u
         );
 }
 
-/// Writes the drives: the system uses the first, and the second is free.
+/// Writes two drives: the system uses the first, and the second is free.
 fn write_drives(tree: &Tree) {
     for (number, zone, minor) in [(0, 0, 0), (1, 1, 4)] {
         let address = format!("0000:8{number}:00.0");
@@ -293,12 +296,12 @@ fn write_kubelet(tree: &Tree) {
         );
 }
 
-/// Returns the `stat` file of a kubelet that was started `started` hundredths of a second after the boot.
+/// Returns the file `/proc/PID/stat` of a kubelet that was started `started` hundredths of a second after the boot.
 pub(crate) fn kubelet_stat(started: u64) -> String {
     format!("1412 (kubelet) S{} {started} 0\n", " 0".repeat(18))
 }
 
-/// Writes the settings that a plan changes, with the values that the kernel and systemd give them at boot.
+/// Writes the settings that a plan changes, with their values after a boot.
 fn write_kernel_settings(tree: &Tree) {
     let all = "ffffffff,ffffffff,ffffffff\n";
     tree.write_file("proc/2/comm", "kthreadd\n")
@@ -309,7 +312,8 @@ fn write_kernel_settings(tree: &Tree) {
     for unit in ["init.scope", "system.slice", "user.slice"] {
         tree.write_file(&format!("sys/fs/cgroup/{unit}/cpuset.cpus"), "\n");
     }
-    // The interrupts of a timer, of two queues of a network card, of one queue of a drive, and one without a driver.
+    // Interrupts of a timer, two queues of a network card, and one queue of a drive, and an interrupt without a
+    // driver.
     for (number, users) in
         [(0, "timer"), (40, "ens5f0-TxRx-0"), (41, "ens5f0-TxRx-1"), (60, "nvme0q1"), (70, "")]
     {

@@ -1,4 +1,4 @@
-//! Stops and starts the kubelet of the made-up host, and changes its files.
+//! Stops and starts the kubelet of the test host, and changes its files.
 
 use super::Tree;
 use super::host::kubelet_stat;

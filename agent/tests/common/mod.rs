@@ -1,4 +1,4 @@
-//! Helpers that the tests of the command line share.
+//! Helpers for the tests of the command line.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 #![expect(
@@ -15,7 +15,7 @@ use std::process::{Command, Output};
 
 pub(crate) use tree::Tree;
 
-/// Returns a manifest without faults for the host of [`host`].
+/// Parses a manifest of the test host, and panics if the manifest has faults.
 pub(crate) fn manifest(spec: &str) -> berth_agent::manifest::Manifest {
     let head =
         "apiVersion: berth.dev/v1alpha1\nkind: InfraNode\nmetadata: {name: rack1-a}\nspec:\n";
@@ -50,7 +50,7 @@ pub(crate) fn report(tree: &Tree) -> serde_json::Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// Returns the findings of a tree by id, for any exit code.
+/// Returns the findings of `berth-agent check` for a tree, by the id of the check. Any exit code is accepted.
 pub(crate) fn findings_by_id(tree: &Tree) -> std::collections::BTreeMap<String, serde_json::Value> {
     let output = run_agent_on(tree, &["check", "--output", "json"]);
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -58,10 +58,10 @@ pub(crate) fn findings_by_id(tree: &Tree) -> std::collections::BTreeMap<String, 
     checks.into_iter().map(|c| (c["id"].as_str().unwrap().to_owned(), c)).collect()
 }
 
-/// Copies the program to a folder where any user can run the copy.
+/// Copies the program to a folder in which any user can run it.
 ///
-/// A separate process writes the copy. If this process wrote the copy, a child process that another thread starts at
-/// that moment would inherit the open file, and running the copy would fail (`ETXTBSY`).
+/// A separate process writes the copy. If this process wrote it, a child process that another thread starts at that
+/// moment would inherit the file descriptor, and the kernel would refuse to run the copy (`ETXTBSY`).
 pub(crate) fn copy_program(to: &std::path::Path) {
     let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_berth-agent")).arg(to).status();
     assert!(copied.unwrap().success());

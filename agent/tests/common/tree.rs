@@ -1,4 +1,4 @@
-//! Files of a made-up host.
+//! Files of a test host.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ impl Tree {
         self.0.path()
     }
 
-    /// Writes a file, and creates the folders above the file.
+    /// Writes a file, and creates its parent folders.
     pub(crate) fn write_file(&self, path: &str, content: impl AsRef<[u8]>) -> &Self {
         let path = self.path().join(path);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -27,7 +27,7 @@ impl Tree {
         self
     }
 
-    /// Creates a symbolic link, and the folders above the link.
+    /// Creates a symbolic link, and its parent folders.
     pub(crate) fn create_link(&self, path: &str, target: &str) -> &Self {
         let path = self.path().join(path);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();

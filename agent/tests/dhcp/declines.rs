@@ -1,5 +1,5 @@
-//! Tests that a decline (DHCPDECLINE, DHCPv6 Decline) blocks an address only if it arrives by the port on which the
-//! kernel's bridge has learned the Ethernet address of the lease.
+//! Tests that a decline (DHCPDECLINE, DHCPv6 Decline) blocks an address only if it arrives on the port on which the
+//! kernel's bridge has learned the MAC address of the lease.
 
 use std::path::Path;
 
@@ -79,7 +79,7 @@ wait_for metric_is berth_dhcp_declined_total "$((declined + 1))"
 wait_for metric_is berth_dhcp_addresses_in_use 1
 "#;
 
-/// Networks of the HostLeases.
+/// The networks in the HostLeases.
 const NETWORKS: &str = r#"
   - name: cluster-a
     vni: 5001
@@ -96,7 +96,7 @@ fn only_the_guest_of_a_lease_declines_its_address() {
     run_script(test, &["bridge", "perl", "udhcpc"], NETWORKS, SCRIPT);
 }
 
-/// Script for DHCPv6.
+/// Script of the DHCPv6 test, which also runs after the prelude of [`crate::namespace`].
 const IPV6_SCRIPT: &str = r#"
 # Sends a DHCPv6 Decline of an address to the agent, whose identifier has its Ethernet address.
 decline() { # NAME MAC ADDRESS
@@ -138,7 +138,7 @@ wait_for metric_is berth_dhcp_declined_total 1
 wait_for metric_is berth_dhcp_addresses_in_use 1
 "#;
 
-/// Networks of the HostLeases with IPv6.
+/// The networks in the HostLeases of the DHCPv6 test.
 const IPV6_NETWORKS: &str = r#"
   - name: cluster-a
     vni: 5001

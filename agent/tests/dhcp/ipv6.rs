@@ -1,13 +1,13 @@
-//! Tests of DHCPv6 and router advertisements. The kernel of each guest sends router solicitations and gets its default
-//! route from the answers of the agent; dhclient gets the address. systemd-networkd gets both. One of the tenants has
-//! only IPv6.
+//! Tests of DHCPv6 and router advertisements. In one test, the kernel of each guest sends router solicitations and
+//! gets its default route from the agent's router advertisements, and dhclient gets the address. In the other test,
+//! systemd-networkd gets both. One of the tenants has only IPv6.
 
 use std::path::Path;
 
 use crate::namespace::run_script;
 use crate::skip;
 
-/// Functions of both scripts.
+/// Shell functions that both scripts use.
 const FUNCTIONS: &str = r#"
 router() { # NAME MAC BRIDGE ADDRESS: the gateway of a tenant, with an address outside of the tenant's network
     guest "$1" "$2" "$3"
@@ -119,7 +119,8 @@ metric_is berth_dhcp_addresses_in_use 0
 [ -z "$(metric 'berth_dhcp_foreign_servers_total{kind="router_advertisement"}')" ]
 "#;
 
-/// Steps with systemd-networkd, after the kernel of the guest was set to ignore router advertisements.
+/// Steps with systemd-networkd, which run after the kernel of the guest was configured to ignore router
+/// advertisements.
 const NETWORKD_SCRIPT: &str = r#"
 trap 'cat networkd.log || true; kill $(jobs -p) 2>/dev/null || true' EXIT
 router router-b 02:00:00:00:00:02 tn5002 2001:db8:b::1
@@ -146,7 +147,7 @@ wait_for reaches b1 2001:db8:b::1
 [ "$(ip -n b1 -6 -o address show dev eth0 scope global | wc -l)" = 1 ]
 "#;
 
-/// Networks of the HostLeases. The tenants have the same prefix and the same gateway.
+/// The networks in the HostLeases. The tenants have the same prefix and the same gateway.
 const NETWORKS: &str = r#"
   - name: cluster-a
     vni: 5001

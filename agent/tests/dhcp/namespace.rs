@@ -13,8 +13,8 @@ use std::process::Command;
 
 use crate::skip;
 
-/// Start of each script, which runs in a network and a mount namespace: `$agent` is the program, `$1` a folder with the
-/// manifest. The agent runs at its end.
+/// Start of each script. It runs in a separate network and mount namespace, and ends with the start of the agent.
+/// `$agent` is the program, `$1` a folder with the manifest.
 const PRELUDE: &str = r#"
 trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
 mount -t sysfs none /sys
@@ -56,12 +56,12 @@ wait_for ip link show tn5001
 wait_for ip link show tn5002
 "#;
 
-/// Script of udhcpc, which writes the lease.
+/// Script that udhcpc calls with a lease, and that writes the lease to a file.
 const LEASE_SCRIPT: &str = "#!/bin/sh
 [ \"$1\" != bound ] || echo \"$ip/$mask $dns $hostname\" >\"$LEASE\"
 ";
 
-/// Manifest of the host, up to the networks of the HostLeases.
+/// Manifest of the host. The networks of the HostLeases are appended to it.
 const MANIFEST: &str = "\
 apiVersion: berth.dev/v1alpha1
 kind: InfraNode
@@ -79,11 +79,11 @@ metadata: {name: a}
 spec:
   networks:";
 
-/// Longest duration of a script, in seconds.
+/// Time limit of a script, in seconds.
 const MAX_SECONDS: &str = "600";
 
-/// Runs a script after [`PRELUDE`], with the YAML of the networks of the HostLeases. Skips the test without root, or
-/// without one of the programs.
+/// Runs a script after [`PRELUDE`]. `networks` is the YAML of the networks in the HostLeases. Skips the test if the
+/// user is not root or one of the programs is missing.
 pub(crate) fn run_script(test: &str, programs: &[&str], networks: &str, script: &str) {
     let is_installed = |program: &&str| Command::new(program).arg("--version").output().is_ok();
     let programs = [&["curl", "ip", "unshare"][..], programs].concat();

@@ -1,5 +1,5 @@
-//! Tests of changes that would disconnect attached links: such a change is blocked, or, if the spec allows it, is
-//! listed with its disruption.
+//! Tests of changes that would disconnect VMs and links: the plan blocks such a change or, if the spec allows it,
+//! lists the change with its disruption.
 
 use berth_agent::plan::Disruption;
 
@@ -9,7 +9,7 @@ const BRIDGE_PER_TENANT_SPEC: &str =
     "  networks: [{name: trunk, scenario: BridgePerTenant, uplink: {name: eth1}, bridge: tn}]\n";
 const VXLAN_SPEC: &str = "  networks: [{name: trunk, scenario: Vxlan, vxlan: {localAddress: 10.0.0.1, port: 4790, peers: [10.0.0.2]}}]\n  tenantNetworks: [{name: a, network: trunk, vni: 5000}]\n";
 
-/// Returns a host that matches this spec, with a second local address for tunnels.
+/// Returns a host whose links match this spec, with a second local address for tunnels.
 fn host_matching_spec(spec: &str) -> HostFacts {
     let mut facts = host_facts();
     let eth0 = facts.links.all.iter_mut().find(|link| link.name.as_str() == "eth0").unwrap();
@@ -25,8 +25,8 @@ fn add_link(facts: &mut HostFacts, link: Link) {
     facts.links.all.sort_by(|a, b| a.name.cmp(&b.name));
 }
 
-/// Returns a tenant's bridge with a VM for each scenario: the spec, the bridge, the old and the new value, and the
-/// disruption.
+/// Returns a disruptive change for each scenario with a VM on a tenant's bridge: the spec, the name of the bridge,
+/// the old and the new text of the change in the spec, and the expected message of the disruption.
 fn disruptive_changes() -> Vec<(String, &'static str, [&'static str; 2], &'static str)> {
     let one = tenants_spec(&[("a", "trunk", 120)]);
     vec![
@@ -96,7 +96,7 @@ fn disruption_is_blocked_while_a_vm_is_attached_unless_allowed() {
             "{:#?}",
             change_lines(&make_plan(&facts, &allowed))
         );
-        // Without a VM the change is not disruptive, and needs no permission.
+        // If no VM is attached, the change is not disruptive, and the spec does not need to allow it.
         facts.links.all.retain(|link| link.name.as_str() != "vnet0");
         let return_plan = make_plan(&facts, &spec);
         assert!(
@@ -108,15 +108,15 @@ fn disruption_is_blocked_while_a_vm_is_attached_unless_allowed() {
             return_plan.changes
         );
         apply_plan(&mut facts, &return_plan);
-        // An uplink that Berth set up is set down after the last link of Berth is removed from it.
+        // An uplink that Berth set up is set down after the last of Berth's links has been removed from it.
         let down_plan = make_plan(&facts, &spec);
         apply_plan(&mut facts, &down_plan);
         assert!(make_plan(&facts, &spec).is_empty());
     }
 }
 
-/// Tests a change of the scenario that uses the same bridges: the tenant's old uplink port is removed first, and is not
-/// removed while a VM is attached.
+/// Tests a change of the scenario after which the tenants have the same bridges: the VLAN link or tunnel of the old
+/// scenario is removed first, but not while a VM is attached.
 #[test]
 fn old_uplink_is_removed_before_a_scenario_change() {
     let spec = BRIDGE_PER_TENANT_SPEC.to_owned() + &tenants_spec(&[("a", "trunk", 120)]);
@@ -139,8 +139,8 @@ fn old_uplink_is_removed_before_a_scenario_change() {
     assert!(make_plan(&facts, &other).is_empty());
 }
 
-/// Checks that drift of an existing network is corrected even if VMs are attached, because these VMs are on the wrong
-/// network.
+/// Checks that drift of a recorded network is corrected even if VMs are attached, because these VMs are connected
+/// to the wrong network.
 #[test]
 fn drift_is_corrected_while_vms_are_attached() {
     let spec = BRIDGE_PER_TENANT_SPEC.to_owned() + &tenants_spec(&[("a", "trunk", 120)]);
@@ -153,8 +153,8 @@ fn drift_is_corrected_while_vms_are_attached() {
     assert!(make_plan(&facts, &spec).is_empty());
 }
 
-/// Checks that macvlan, macvtap and VLAN links count as attached to the link that they are stacked on, in any network
-/// namespace.
+/// Checks that macvlan, macvtap and VLAN links, in any network namespace, count as attached to the link on which
+/// they are stacked.
 #[test]
 fn stacked_links_count_as_attached_links() {
     let spec = BRIDGE_PER_TENANT_SPEC.to_owned() + &tenants_spec(&[("a", "trunk", 120)]);
@@ -182,7 +182,7 @@ fn stacked_links_count_as_attached_links() {
             }
         }
     }
-    // Links stacked on a shared bridge are in the VLANs of the bridge itself, and the bridge has none.
+    // Links that are stacked on a shared bridge are in the VLANs of the bridge's own port, which has no VLANs here.
     let spec = SHARED_BRIDGE_SPEC.to_owned() + &tenants_spec(&[("a", "trunk", 120)]);
     let mut facts = host_matching_spec(&spec);
     add_link(
@@ -197,8 +197,8 @@ fn stacked_links_count_as_attached_links() {
     assert_eq!(change_lines(&without_tenants), ["remove VLAN 120 from eth1 on br-tenant"]);
 }
 
-/// Attaches a VM between the plan and the step. Each step that removes something must check again whether links are
-/// attached.
+/// Attaches a VM after the plan and before the step. Before each step that removes something, the agent must check
+/// again whether links are attached.
 #[test]
 fn use_is_checked_again_before_each_step() {
     let one = tenants_spec(&[("a", "trunk", 120)]);
@@ -259,7 +259,8 @@ fn use_is_checked_again_before_each_step() {
     }
 }
 
-/// Tests two host networks on one physical network: a VLAN on this wire can belong to only one tenant.
+/// Tests two host networks whose frames leave through the same link: a VLAN on this link can belong to only one
+/// tenant.
 #[test]
 fn vlan_on_a_shared_wire_belongs_to_one_tenant() {
     let networks = "  networks: [{name: n1, scenario: BridgePerTenant, uplink: {name: eth1}, bridge: one}, {name: n2, scenario: BridgePerTenant, uplink: {name: UPLINK}, bridge: two}]\n";
@@ -273,10 +274,10 @@ fn vlan_on_a_shared_wire_belongs_to_one_tenant() {
     let mut facts = host_facts();
     let plan = make_plan(&facts, &two("eth1", &requested));
     assert!(faults(&plan).iter().any(|actual| actual.starts_with(fault)), "{:?}", faults(&plan));
-    // The plan still creates the network without a fault.
+    // The plan creates the links of the network without a fault.
     assert_eq!(change_lines(&plan).len(), 2, "{:?}", change_lines(&plan));
     assert!(make_plan(&facts, &two("eth2", &requested)).faults.is_empty(), "another wire");
-    // The tenant that already has the VLAN keeps it, whatever the order of both tenants in the spec.
+    // The tenant that already has the VLAN keeps it, regardless of the order of the two tenants in the spec.
     let first = make_plan(&facts, &two("eth1", &requested[1..]));
     apply_plan(&mut facts, &first);
     let plan = make_plan(&facts, &two("eth1", &requested));
@@ -292,14 +293,14 @@ fn vlan_on_a_shared_wire_belongs_to_one_tenant() {
     add_link(&mut facts, Link { physical_function: Some(link_name("eth1")), ..function });
     let plan = make_plan(&facts, &two("eth1v0", &requested));
     assert!(!plan.faults.is_empty(), "{:?}", change_lines(&plan));
-    // Tunnels with the same UDP port are also one network.
+    // Tunnels with the same UDP port also belong to one layer 2 network.
     let overlays = "  networks: [{name: n1, scenario: Vxlan, bridge: one, vxlan: {localAddress: 10.0.0.1}}, {name: n2, scenario: Vxlan, bridge: two, vxlan: {localAddress: 10.0.0.1, port: PORT}}]\n  tenantNetworks: [{name: a, network: n1, vni: 120}, {name: b, network: n2, vni: 120}]\n";
     let plan = make_plan(&host_facts(), &overlays.replace("PORT", "4790"));
     assert!(
         faults(&plan)[0].starts_with("spec.tenantNetworks[b].vni: `120`: is already used by a")
     );
     assert!(make_plan(&host_facts(), &overlays.replace("PORT", "4791")).faults.is_empty());
-    // The same VLAN id within an outer VLAN is another network.
+    // The same VLAN ID inside another outer VLAN is a different layer 2 network.
     let mut facts = host_facts();
     let outer = link("eth1.50", LinkKind::Vlan);
     add_link(&mut facts, Link { parent: Some(link_name("eth1")), vlan: Some(50), ..outer });

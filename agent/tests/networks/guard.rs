@@ -1,4 +1,4 @@
-//! Plans of the rules that drop DHCP servers and routers among VMs.
+//! Tests of the plan of the rules that drop messages of DHCP servers and routers among VMs.
 
 use berth_host_facts::HostFacts;
 use berth_host_facts::links::BridgeFilter;
@@ -29,7 +29,7 @@ fn servers_among_vms_are_dropped_in_guarded_networks() {
     let vlans = |facts: &HostFacts| facts.ledger.filter.as_ref().unwrap().guard.vlans.len();
     assert_eq!(vlans(&facts), 1);
 
-    // A further guarded network, and a fault: the networks stay guarded.
+    // The spec has another guarded network, and later a fault: the guarded networks stay the same.
     let both = make_plan(&facts, &tenants([guard, guard]));
     assert_eq!(both.changes.len(), 1, "{both:?}");
     assert!(!both.changes[0].drift);
@@ -38,7 +38,7 @@ fn servers_among_vms_are_dropped_in_guarded_networks() {
     let fault = tenants([guard, guard]).replace("vlan: 121", "vni: 121");
     assert!(make_plan(&facts, &fault).changes.is_empty());
 
-    // Without guarded networks, the table equals that of an older agent, which does not have these rules.
+    // Without guarded networks, the table has no such rules, and equals the table of an older agent.
     let none = make_plan(&facts, &tenants(["", ", dhcpGuard: false"]));
     assert_eq!(change_lines(&none), [filter_change_text("eth1")]);
     apply_plan(&mut facts, &none);
@@ -65,7 +65,8 @@ fn a_kernel_without_the_expression_has_the_other_rules() {
         let second = make_plan(&facts, spec);
         assert!(second.is_empty(), "{second:?}");
     }
-    // The module of the kernel is installed. A change of the networks tries the rules again.
+    // The kernel's module was installed in the meantime. After a change of the guarded networks the agent tries the
+    // rules again.
     let plan = make_plan(&facts, &first_network);
     apply_plan(&mut facts, &plan);
     let guard = &facts.ledger.filter.as_ref().unwrap().guard;

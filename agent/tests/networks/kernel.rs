@@ -16,23 +16,23 @@ use berth_host_facts::links::{
 };
 use nix::errno::Errno;
 
-/// Links, and the events that a test injects while the agent changes the links.
+/// Links of the modeled kernel, and the events that a test injects while the agent changes the links.
 #[derive(Debug, Default)]
 pub(crate) struct KernelModel {
     pub(crate) links: Links,
-    /// Events at the next steps, one for each step. After the last event every step succeeds.
+    /// Events to inject, one for each of the next steps. After the last event every step succeeds.
     pub(crate) events: Vec<StepEvent>,
-    /// Number of steps that were refused.
+    /// Number of steps that the kernel refused.
     pub(crate) refused_count: usize,
-    /// VMs that are attached while a plan is applied: a port, its bridge and its VLANs.
+    /// Ports of VMs to attach while a plan is applied, each with its bridge and its VLANs.
     pub(crate) pending_vms: Vec<Link>,
-    /// True if the kernel cannot compare the bridge of a frame.
+    /// True if the kernel lacks `CONFIG_NFT_BRIDGE_META`, so that no rule can compare the bridge of a frame.
     pub(crate) has_no_bridge_meta: bool,
-    /// Violations of the invariants.
+    /// Violations of the invariants that each step must preserve: [`Self::check_invariants`].
     pub(crate) violations: Vec<String>,
 }
 
-/// Event at a step, which a test injects.
+/// Event that a test injects at a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StepEvent {
     /// The step succeeds.
@@ -47,7 +47,7 @@ pub(crate) enum StepEvent {
     VmAttached,
 }
 
-/// Panic value that ends a program as SIGKILL does: the program does nothing more.
+/// Panic value that ends the agent at this point, as SIGKILL does.
 #[derive(Debug)]
 pub(crate) struct AgentKill;
 
@@ -142,8 +142,8 @@ impl KernelModel {
         }
     }
 
-    /// Records violations: a bridge with two uplink ports for one VLAN is a loop, as the switch receives its own
-    /// frames again.
+    /// Records violations: a step that was applied without the nftables rules, and a bridge with a loop. If a
+    /// bridge has two uplinks with the same VLAN, the switch receives its own frames again.
     fn check_invariants(&mut self, after: &LinkOp) {
         if !is_filtered(&self.links, after) {
             self.violations.push(format!("{after:?} was applied without the filter rules"));
@@ -172,7 +172,8 @@ impl KernelModel {
     }
 }
 
-/// Returns true if the step opens no path out of the host, or if the rules filter the frames of guests on this path.
+/// Returns true if the step opens no path for frames of guests out of the host, or if the nftables rules filter
+/// this path.
 fn is_filtered(links: &Links, op: &LinkOp) -> bool {
     let table = match &links.filter {
         BridgeFilter::Unknown => return true,
@@ -212,7 +213,7 @@ fn sort_links(links: &mut Links) {
     links.all.sort_by(|a, b| a.name.cmp(&b.name));
 }
 
-/// Returns the error of a step that the kernel refuses.
+/// Returns the error that the agent reports for a step that the kernel refuses.
 fn refusal_error(link: &LinkName, errno: Errno, words: Option<&str>) -> StepError {
     let refused = KernelRefusal { errno, extended_ack: words.map(str::to_owned) };
     StepError::Refused { link: link.clone(), refused, hint: "" }
@@ -223,8 +224,8 @@ fn find_link_index(links: &Links, name: &LinkName) -> Result<usize, StepError> {
     index.ok_or_else(|| refusal_error(name, Errno::ENODEV, None))
 }
 
-/// Applies the side effect of a refused join: the kernel has already removed the port from its previous bridge
-/// (`do_set_master`).
+/// Applies the side effect that a refused [`LinkOp::Join`] has: the kernel has already removed the port from its
+/// previous bridge (`do_set_master`).
 fn apply_refused_join(links: &mut Links, op: &LinkOp) {
     if let LinkOp::Join { port, bridge } = op
         && let Ok(place) = find_link_index(links, port)

@@ -1,6 +1,6 @@
-//! Tests in which the kernel refuses steps, and the agent is killed and VMs are attached between steps: no VM
-//! with a path out of the host loses this path permanently, no loop ever exists, and at the end everything matches
-//! the spec.
+//! Tests in which the kernel refuses steps, the agent is killed, or VMs are attached between steps. No VM that is
+//! connected to the network may lose this connection permanently, no loop may exist at any time, and at the end the
+//! links must match the spec.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -14,7 +14,7 @@ struct TestHost {
     tree: Tree,
 }
 
-/// Returns a host with enough uplinks and tunnel addresses to change between them.
+/// Returns a host with spare uplinks and tunnel addresses, so that a test can change the networks between them.
 fn test_host() -> TestHost {
     let mut links = host_facts_with_filter().links;
     links.all.extend(["eth4", "eth5"].map(|name| link(name, LinkKind::Physical)));
@@ -81,8 +81,8 @@ impl TestHost {
         Link { master: Some(link_name(bridge)), vlans, ..link(port, LinkKind::Tun) }
     }
 
-    /// Returns the ports through which the frames of each VM leave the host. A link that is removed and created again
-    /// has the same name, so each port is listed with its settings.
+    /// Returns the uplinks through which the frames of each VM leave the host. Each uplink is listed with its
+    /// settings, because a link that is removed and created again has the same name.
     fn uplinks_of_vms(&self) -> BTreeMap<LinkName, BTreeSet<String>> {
         let links = &self.model.borrow().links;
         let vms = links.all.iter().filter(|link| link.kind == LinkKind::Tun);
@@ -102,7 +102,7 @@ impl TestHost {
     }
 }
 
-/// Values that a test changes in the spec of three networks with two tenants each.
+/// Values that a test changes in the spec, which has three networks with two tenants each.
 #[derive(Debug, Clone)]
 struct SpecOptions {
     trunk_uplink: &'static str,
@@ -110,7 +110,7 @@ struct SpecOptions {
     port: u16,
     local: &'static str,
     allow_disruption: bool,
-    /// True if the spec has the second tenant of each network.
+    /// True if the spec contains the second tenant of each network.
     has_second_tenants: bool,
 }
 
@@ -156,7 +156,7 @@ fn any_spec_options() -> impl Strategy<Value = SpecOptions> {
     )
 }
 
-/// Generates the events of a plan: often none or one failure, sometimes several.
+/// Generates events for the steps of a plan: often no event or one failure, sometimes several failures.
 fn any_events() -> impl Strategy<Value = Vec<StepEvent>> {
     let bad = prop::sample::select(vec![
         StepEvent::StepRefused,
@@ -193,8 +193,9 @@ proptest! {
         }
         prop_assert!(world.uplinks_of_vms().values().all(|ways| ways.len() == 1), "{:?}", world.uplinks_of_vms());
         let mut last = start;
-        // The ports of each VM since the last complete cycle. If a killed agent left a change incomplete, the next
-        // cycle restores one of these states: it corrects drift, or rolls back a trial that was not confirmed.
+        // Uplinks of each VM since the last complete cycle. If a killed agent left a change incomplete, the next
+        // cycle restores one of these states, because it corrects drift or rolls back a trial that was not
+        // confirmed.
         let mut known_uplinks = vec![world.uplinks_of_vms()];
         for (asked, fate) in &changes {
             let before = world.uplinks_of_vms();
@@ -205,8 +206,8 @@ proptest! {
             let after = world.uplinks_of_vms();
             let refused = world.model.borrow().refused_count;
             for (vm, ways) in &before {
-                // Without `allow_disruption`, the ports of a VM stay the same, even if the agent is killed; only a lost
-                // port may be restored.
+                // Without `allow_disruption`, a VM keeps its uplinks even if the agent is killed. Only an uplink
+                // that was lost earlier may be restored.
                 if !asked.allow_disruption && !ways.is_empty() && !is_known(vm, &after[vm]) {
                     prop_assert_eq!(&after[vm], ways, "{} {:?} {:?}", vm, asked, result.as_ref().map(|ended| &ended.outcomes));
                 } else if result.is_some() && refused < 2 && !ways.is_empty() {
@@ -220,14 +221,14 @@ proptest! {
             }
             last = asked.clone();
         }
-        // In these last cycles the kernel refuses no step, so everything must match the spec afterwards.
+        // The kernel refuses no step of these last cycles, so the links must match the spec afterwards.
         let last = SpecOptions { allow_disruption: true, has_second_tenants: true, ..last };
         world.run_cycle(&last.spec(), &[]).unwrap();
         let converged = world.run_cycle(&last.spec(), &[]).unwrap();
         prop_assert!(converged.plan.is_empty(), "{:#?}", change_lines(&converged.plan));
         prop_assert!(world.uplinks_of_vms().values().all(|ways| ways.len() == 1), "{:?}", world.uplinks_of_vms());
         prop_assert!(world.uplinks_of_vms()[&link_name("vnet0")].iter().all(|way| way.starts_with(last.trunk_uplink)), "{:?}", world.uplinks_of_vms());
-        // All VMs are removed, and then everything that Berth created is removed.
+        // Removes all VMs, and then everything that Berth created.
         world.model.borrow_mut().links.all.retain(|link| link.kind != LinkKind::Tun);
         for _ in 0..2 {
             world.run_cycle("  {}", &[]).unwrap();
@@ -240,8 +241,8 @@ proptest! {
     }
 }
 
-/// Tests that the old uplink stays if the new uplink cannot become a port. Otherwise all tenants of the host would be
-/// disconnected.
+/// Tests that the old uplink stays if the kernel refuses to make the new uplink a port. Otherwise all tenants of
+/// the host would be disconnected.
 #[test]
 fn refused_join_keeps_the_old_uplink() {
     let start = SpecOptions {
@@ -253,7 +254,7 @@ fn refused_join_keeps_the_old_uplink() {
         has_second_tenants: true,
     };
     let other = SpecOptions { trunk_uplink: "eth4", ..start.clone() };
-    // The kernel refuses each step in turn: the first is the join.
+    // In each iteration, the kernel refuses another step, beginning with the step that makes the uplink a port.
     for refused in 0..4 {
         let world = test_host();
         world.run_cycle(&start.spec(), &[]).unwrap();

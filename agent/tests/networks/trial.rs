@@ -1,4 +1,4 @@
-//! Tests of a trial that an earlier process did not finish.
+//! Tests of a trial that a previous agent process did not finish.
 
 use berth_agent::apply::{ApplyBlocked, converge, links::trial};
 

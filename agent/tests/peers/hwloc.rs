@@ -1,4 +1,4 @@
-//! Output of lstopo of hwloc, from `lstopo -v -` or in XML.
+//! Parses the output of hwloc's `lstopo`, as text (`lstopo -v -`) or as XML, and compares it with the report.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,18 +6,18 @@ use crate::kernel;
 use crate::machine::{CapturedMachine, in_bytes, json_text};
 use crate::units::{Cpus, format_cpu_list, parse_bytes, parse_cpu_mask};
 
-/// An object of hwloc's tree. The tree is stored as a list, in which parents precede their children.
+/// An object of hwloc's tree. The tree is stored as a list in which each object is after its parent.
 struct TopologyObject {
     depth: usize,
     kind: String,
-    /// Index that the operating system gives the object (`P#` or `os_index`).
+    /// Number of the object in the operating system (`P#` in text, `os_index` in XML).
     index: Option<u32>,
     name: String,
     attributes: BTreeMap<String, String>,
 }
 
 impl TopologyObject {
-    /// Returns an attribute; the attribute may have several names, one for each format.
+    /// Returns the value of an attribute. `names` are the names of the attribute in the different formats.
     fn attribute(&self, names: &[&str]) -> Option<&str> {
         names.iter().find_map(|name| self.attributes.get(*name)).map(String::as_str)
     }
@@ -26,7 +26,7 @@ impl TopologyObject {
         self.attribute(&["busid", "pci_busid"])
     }
 
-    /// Returns true for a disk such as `nvme0n1`.
+    /// Returns true if the object is an NVMe disk, such as `nvme0n1`.
     fn is_nvme(&self) -> bool {
         let number = |text: &str| text.parse::<u32>().is_ok();
         let numbers = self.name.strip_prefix("nvme").and_then(|rest| rest.split_once('n'));
@@ -38,7 +38,7 @@ impl TopologyObject {
     }
 }
 
-/// CPUs of one kind, with the rank of the kind if hwloc reports it.
+/// CPUs of one kind, and the efficiency rank of the kind if hwloc reports it.
 struct CpuKind {
     efficiency: Option<i32>,
     cpus: Cpus,
@@ -52,7 +52,7 @@ pub(crate) struct Topology {
 }
 
 impl Topology {
-    /// Reads lines such as `    Core L#1 (P#4 cpukind=1)`; two more spaces are one level deeper.
+    /// Parses lines such as `    Core L#1 (P#4 cpukind=1)`. Each level of the tree is indented by two more spaces.
     pub(crate) fn from_console(output: &str) -> Self {
         let objects = output
             .lines()
@@ -81,7 +81,7 @@ impl Topology {
             })
             .collect();
 
-        // The lines are like `CPU kind #0 efficiency 0 cpuset 0x000ff000`.
+        // Lines such as `CPU kind #0 efficiency 0 cpuset 0x000ff000`.
         let kinds =
             output.lines().filter(|line| line.starts_with("CPU kind ")).filter_map(|line| {
                 let (rank, mask) = line.split_once(" cpuset ")?;
@@ -100,7 +100,7 @@ impl Topology {
     pub(crate) fn from_xml(output: &str) -> Self {
         let mut objects: Vec<TopologyObject> = Vec::new();
         let mut kinds = Vec::new();
-        // Positions of the XML elements that are not closed yet.
+        // Positions in `objects` of the XML elements that are still open.
         let mut open = Vec::new();
         for tag in output.split('<').filter_map(|piece| Some(piece.split_once('>')?.0)) {
             let mut attributes = xml_attributes(tag);
@@ -149,7 +149,7 @@ impl Topology {
             format_cpu_list(&offline),
             machine.capability("cpu/offline"),
         );
-        // In a cgroup, hwloc shows only the CPUs of the cgroup; the agent shows all CPUs of the machine.
+        // In a cgroup, hwloc shows only the CPUs of the cgroup, but the agent shows all CPUs of the machine.
         if self.hidden_cpus.is_subset(&offline) {
             self.compare_cpus(machine);
             self.compare_zones(machine);
@@ -186,20 +186,20 @@ impl Topology {
     }
 
     fn compare_zones(&self, machine: &mut CapturedMachine) {
-        // hwloc ignores nodes that contain CPUs of another node. The agent reports all nodes of the kernel, which
-        // `kernel::compare_zones` checks.
+        // hwloc ignores a NUMA node that has a CPU in common with another node. The agent reports all nodes of the
+        // kernel, which `kernel::compare_zones` checks.
         if kernel::nodes_overlap(&machine.root) {
             return;
         }
         for (position, object) in self.objects.iter().enumerate() {
             let ("NUMANode", Some(id)) = (object.kind.as_str(), object.index) else { continue };
-            // hwloc assigns the CPUs of adjacent nodes to a node without CPUs.
+            // hwloc assigns the CPUs of neighbouring nodes to a NUMA node without CPUs.
             if !kernel::is_memory_only(&machine.root, id) {
                 let cpus = format_cpu_list(&self.cpus_below(self.object_with_local_cpus(position)));
                 machine.compare_values(&format!("zone {id} cpus"), cpus, machine.zone(id, "cpus"));
             }
             let Some(memory) = object.attribute(&["local", "local_memory"]) else { continue };
-            // The console output is rounded to its unit; values in bytes are exact.
+            // The text output rounds to its unit; the XML output has exact values in bytes.
             let berth = machine.zone(id, "memory");
             let is_near = parse_bytes(memory)
                 .zip(parse_bytes(&berth))
@@ -228,7 +228,7 @@ impl Topology {
         let is_device =
             |object: &TopologyObject| object.is_os_device() || object.pci_address().is_some();
         if !self.objects.iter().any(is_device) {
-            // lstopo was run without devices.
+            // The recorded lstopo was run without I/O devices.
             return;
         }
         let devices = self.objects.iter().enumerate().filter(|(_, object)| object.is_os_device());
@@ -244,13 +244,13 @@ impl Topology {
             }
         }
 
-        // A bond is an uplink but not a device.
+        // A bond is an uplink in the report, but no device in hwloc.
         let uplinks = machine.capabilities("uplinks").into_iter();
         let uplinks: BTreeSet<_> = uplinks
             .filter(|uplink| uplink["kind"] != "Bond")
             .map(|uplink| ["name", "mac", "pciAddress"].map(|key| json_text(uplink.get(key))))
             .collect();
-        // Drives without a block driver are named by their PCI address.
+        // hwloc names a drive without a block driver by its PCI address.
         let nvme: BTreeSet<_> = machine
             .capabilities("nvme")
             .iter()
@@ -280,7 +280,8 @@ impl Topology {
         self.descendants(position).filter_map(|at| self.cpu_at(at)).collect()
     }
 
-    /// Returns the object with the local CPUs of a NUMA node: its nearest ancestor that is not a memory cache.
+    /// Returns the object whose CPUs are local to a NUMA node: the nearest ancestor of the node that is not a
+    /// memory-side cache.
     fn object_with_local_cpus(&self, node: usize) -> usize {
         let mut home = node;
         while let Some(parent) = self.parent(home) {
@@ -292,7 +293,7 @@ impl Topology {
         home
     }
 
-    /// Returns the PCI function of a device.
+    /// Returns the PCI address of the device to which an object belongs.
     fn pci_address_of(&self, position: usize) -> Option<&str> {
         let mut ancestor = position;
         loop {
@@ -325,7 +326,7 @@ fn compare_sets(
     }
 }
 
-/// Splits at spaces outside quotes, and removes the quotes.
+/// Splits at spaces that are not within quotes, and removes the quotes.
 fn split_words(line: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     let mut quoted = false;
@@ -340,7 +341,7 @@ fn split_words(line: &str) -> Vec<String> {
     words
 }
 
-/// Parses `object type="PU" os_index="3"`; the attributes have no escapes.
+/// Parses XML attributes such as `type="PU" os_index="3"`. hwloc's attribute values contain no escapes.
 fn xml_attributes(tag: &str) -> BTreeMap<String, String> {
     let pieces: Vec<_> = tag.split('"').collect();
     let pairs = pieces.chunks_exact(2).filter_map(|pair| {

@@ -1,4 +1,4 @@
-//! Facts of the captured tree, read by code that is independent of the agent.
+//! Facts of the captured tree. This code reads them independently of the agent, to compare them with its report.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::machine::{CapturedMachine, in_bytes, json_text};
 use crate::units::{Cpus, format_cpu_list, parse_cpu_list, parse_cpu_mask};
 
-/// Compares the zones with the nodes of the kernel: the same set, with the same memory and huge pages.
+/// Compares the reported zones with the NUMA nodes of the kernel: their numbers, memory and huge pages.
 pub(crate) fn compare_zones(machine: &mut CapturedMachine) {
     let nodes = node_folders(&machine.root);
     if nodes.is_empty() {
@@ -19,7 +19,7 @@ pub(crate) fn compare_zones(machine: &mut CapturedMachine) {
     let offline = offline_cpus(&machine.root);
     for (id, node) in &nodes {
         if let Some(cpus) = cpus_of_node(node) {
-            // Some kernels also list CPUs of the node that are offline.
+            // Some kernels also list the offline CPUs of the node.
             let online = cpus.difference(&offline).copied().collect();
             let field = format!("zone {id} cpus (kernel)");
             machine.compare_values(&field, format_cpu_list(&online), machine.zone(*id, "cpus"));
@@ -44,7 +44,8 @@ pub(crate) fn compare_zones(machine: &mut CapturedMachine) {
     }
 }
 
-/// Compares the kinds of cores: a hybrid x86 machine has a performance monitoring unit for each kind.
+/// Compares the kinds of cores with the kernel's performance monitoring units: a hybrid x86 machine has a unit for
+/// each kind.
 pub(crate) fn compare_core_kinds(machine: &mut CapturedMachine) {
     let devices = machine.root.join("sys/devices");
     if let Some(online) = read_line(&devices.join("system/cpu/online")) {
@@ -113,20 +114,21 @@ fn node_folders(root: &Path) -> BTreeMap<u32, PathBuf> {
     numbered_folders(&root.join("sys/devices/system/node"), "node")
 }
 
-/// Returns the CPUs of a node. Older captures have only the mask.
+/// Returns the CPUs of a NUMA node. Older captures contain only the CPU mask.
 fn cpus_of_node(node: &Path) -> Option<Cpus> {
     let list = read_line(&node.join("cpulist")).map(|list| parse_cpu_list(&list));
     list.or_else(|| read_line(&node.join("cpumap")).map(|mask| parse_cpu_mask(&mask)))
 }
 
-/// Returns the memory of a node, from a line such as `Node 0 MemTotal:     16772456 kB`.
+/// Returns the memory of a NUMA node, from a line such as `Node 0 MemTotal:     16772456 kB`.
 fn memory_of_node(node: &Path) -> Option<u64> {
     let file = fs::read_to_string(node.join("meminfo")).ok()?;
     let total = file.lines().find_map(|line| line.split_once("MemTotal:"))?.1;
     Some(total.trim().trim_end_matches("kB").trim_end().parse::<u64>().ok()? * 1024)
 }
 
-/// Returns the size in bytes and the number of pages of each pool whose number was captured.
+/// Returns the page size in bytes and the number of pages of each huge page pool of a NUMA node. Pools whose number
+/// of pages was not captured are omitted.
 fn hugepages_of_node(node: &Path) -> BTreeSet<(String, String)> {
     let entries = fs::read_dir(node.join("hugepages")).into_iter().flatten().filter_map(Result::ok);
     entries
@@ -142,7 +144,7 @@ fn format_pools(pools: &BTreeSet<(String, String)>) -> String {
     pools.iter().map(|(size, total)| format!("{size} x {total}")).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the folders with names of `prefix` and a number, by this number.
+/// Returns the folders that are named `prefix` and a number, keyed by the number.
 fn numbered_folders(folder: &Path, prefix: &str) -> BTreeMap<u32, PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
     entries

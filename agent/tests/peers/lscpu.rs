@@ -1,4 +1,4 @@
-//! Output of lscpu: its summary, then `lscpu --parse`.
+//! Parses the output of lscpu (the summary, followed by `lscpu --parse`), and compares it with the report.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -35,7 +35,7 @@ pub(crate) fn compare(output: &str, machine: &mut CapturedMachine) {
     machine.compare_values("offline", format_cpu_list(&offline), machine.capability("cpu/offline"));
     machine.compare_values("threads", online.len(), machine.capability("cpu/threads"));
 
-    // The table has the columns `CPU,Core,Socket,Node`, and a line for each online CPU.
+    // `lscpu --parse` prints the columns `CPU,Core,Socket,Node`, with one line for each online CPU.
     let table: Vec<Vec<&str>> = output
         .lines()
         .skip_while(|line| !line.starts_with("# CPU,"))
@@ -50,7 +50,7 @@ pub(crate) fn compare(output: &str, machine: &mut CapturedMachine) {
         }
     }
 
-    // A machine with several models of cores has these lines once per model.
+    // If the machine has several models of cores, the summary has these lines once for each model.
     if let Some(max_threads) = summary.numbers("Thread(s) per core").max() {
         machine.compare_values(
             "threadsPerCore",
@@ -58,12 +58,12 @@ pub(crate) fn compare(output: &str, machine: &mut CapturedMachine) {
             machine.capability("cpu/threadsPerCore"),
         );
     }
-    // On a machine with books (s390x), the summary describes the whole machine and not this partition.
+    // On a machine with books (s390x), the summary describes the whole machine, and not only the logical partition.
     let sockets: Vec<_> = summary.numbers("Socket(s)").collect();
     let cores: Vec<_> = summary.numbers("Core(s) per socket").collect();
     if let ([sockets], [cores], None) = (&*sockets, &*cores, summary.first_value("Book(s)")) {
         machine.compare_values("sockets (summary)", sockets, machine.capability("cpu/sockets"));
-        // Sockets may have different numbers of CPUs if some CPUs are offline.
+        // If some CPUs are offline, sockets may have different numbers of CPUs, which the summary cannot express.
         if offline.is_empty() {
             machine.compare_values(
                 "cores (summary)",
@@ -73,7 +73,7 @@ pub(crate) fn compare(output: &str, machine: &mut CapturedMachine) {
         }
     }
 
-    // On other architectures lscpu uses its built-in tables of names.
+    // On other architectures, lscpu takes the names from built-in tables.
     if matches!(summary.first_value("Vendor ID"), Some("GenuineIntel" | "AuthenticAMD")) {
         for (key, field) in [("Vendor ID", "vendor"), ("Model name", "model")] {
             if let Some(value) = summary.first_value(key).filter(|value| *value != "-") {
@@ -87,7 +87,7 @@ pub(crate) fn compare(output: &str, machine: &mut CapturedMachine) {
 }
 
 fn compare_zones(zones: &BTreeMap<u32, Cpus>, online: &Cpus, machine: &mut CapturedMachine) {
-    // If lscpu shows no NUMA nodes, the agent may report one zone with all CPUs.
+    // If lscpu shows no NUMA nodes, the agent may report a single zone with all CPUs.
     let without_numa = BTreeMap::from([(0, online.clone())]);
     let zones = match (zones.is_empty(), machine.zones().next().is_some()) {
         (true, true) => &without_numa,
@@ -104,7 +104,7 @@ fn compare_zones(zones: &BTreeMap<u32, Cpus>, online: &Cpus, machine: &mut Captu
     }
 }
 
-/// Lines of the output before the tables.
+/// The lines of the summary as pairs of key and value.
 struct Summary<'a>(Vec<(&'a str, &'a str)>);
 
 impl<'a> Summary<'a> {

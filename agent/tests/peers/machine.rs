@@ -1,4 +1,5 @@
-//! A capture: its tree, the report of the agent, and differences from the output of tools.
+//! A captured machine: its tree, the report of the agent, and the differences between the report and the output of
+//! other tools.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,14 +11,14 @@ use tempfile::TempDir;
 
 use crate::units::{Cpus, parse_bytes};
 
-/// Time limit of one command.
+/// Time limit of a single command of the agent.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
-/// Maximum width of tables.
+/// Maximum width of tables, in columns.
 const TABLE_WIDTH: usize = 80;
 
 pub(crate) struct CapturedMachine {
     pub(crate) name: String,
-    /// The folder that contains `sys`.
+    /// Root of the captured tree: the folder that contains `sys`.
     pub(crate) root: PathBuf,
     /// Standard output of `berth-agent report -o json`.
     report: Value,
@@ -51,8 +52,8 @@ impl CapturedMachine {
         }
     }
 
-    /// Runs the read-only commands of the agent, and checks properties of any tree. Returns true if
-    /// there is a report to compare.
+    /// Runs the read-only commands of the agent, and checks properties that the output must have for any tree.
+    /// Returns true if the agent printed a report, which can then be compared.
     pub(crate) fn run_agent(&mut self) -> bool {
         let (code, report, log) = self.run_command("report", "json");
         if code != "0" {
@@ -116,7 +117,7 @@ impl CapturedMachine {
         self.mismatches.push(format!("{}: {message}", self.name));
     }
 
-    /// Records a mismatch unless both values are equal.
+    /// Records a difference if the two values are not equal.
     pub(crate) fn compare_values(
         &mut self,
         field: &str,
@@ -131,18 +132,18 @@ impl CapturedMachine {
         }
     }
 
-    /// Returns a field of `status.capabilities` at a path with slashes.
+    /// Returns a field of `status.capabilities`; `path` contains slashes between the names.
     pub(crate) fn capability(&self, path: &str) -> String {
         json_text(self.report.pointer(&format!("/status/capabilities/{path}")))
     }
 
-    /// Returns a list in `status.capabilities`.
+    /// Returns a list of `status.capabilities`; `path` contains slashes between the names.
     pub(crate) fn capabilities(&self, path: &str) -> Vec<Value> {
         let list = self.report.pointer(&format!("/status/capabilities/{path}"));
         list.and_then(Value::as_array).cloned().unwrap_or_default()
     }
 
-    /// Returns the numbers of the zones. Lists of zones have the same form as lists of CPUs.
+    /// Returns the ids of the zones. The type is that of a set of CPUs, because lists of both have the same format.
     pub(crate) fn zone_ids(&self) -> Cpus {
         self.zones().filter_map(|zone| zone["id"].as_u64()?.try_into().ok()).collect()
     }
@@ -166,7 +167,7 @@ impl CapturedMachine {
     }
 }
 
-/// Returns a JSON value without quotes, to compare it with the text of a tool.
+/// Returns a JSON value as text without quotes, for a comparison with the output of a tool.
 pub(crate) fn json_text(value: Option<&Value>) -> String {
     match value {
         None | Some(Value::Null) => "nothing".to_owned(),
@@ -175,7 +176,7 @@ pub(crate) fn json_text(value: Option<&Value>) -> String {
     }
 }
 
-/// Returns a quantity in bytes, so that `1Gi` and `1048576Ki` are equal; returns other text unchanged.
+/// Converts a quantity to bytes, so that `1Gi` equals `1048576Ki`. Returns text that is no quantity unchanged.
 pub(crate) fn in_bytes(quantity: &str) -> String {
     parse_bytes(quantity).map_or_else(|| quantity.to_owned(), |(bytes, _)| bytes.to_string())
 }

@@ -1,4 +1,5 @@
-//! Output of Kubernetes for the same host: its Node object, and the machine information of cAdvisor.
+//! Compares the report with recorded data of Kubernetes for the same host: its Node object, and the machine
+//! information of cAdvisor.
 
 use serde_json::Value;
 
@@ -11,7 +12,8 @@ const MEMORY_TOLERANCE: u64 = 1 << 20;
 
 pub(crate) fn compare_node(yaml: &str, machine: &mut CapturedMachine) {
     machine.compare_values("offline", "", machine.capability("cpu/offline"));
-    // `capacity:` is also a field of `metadata.managedFields`, but with deeper indentation.
+    // The exact indentation matters, because `metadata.managedFields` has a field `capacity:` with deeper
+    // indentation.
     let capacity = yaml.lines().skip_while(|line| *line != "  capacity:").skip(1);
     for line in capacity.take_while(|line| line.starts_with("    ")) {
         let Some((resource, value)) = line.trim().split_once(": ") else { continue };
@@ -38,7 +40,7 @@ pub(crate) fn compare_node(yaml: &str, machine: &mut CapturedMachine) {
     }
 }
 
-/// Compares with the file of cAdvisor, which some captures contain beside `sys`.
+/// Compares with the output of cAdvisor, which some captures contain next to the folder `sys`.
 pub(crate) fn compare_machine_info(machine: &mut CapturedMachine) {
     let file = machine.root.join("machineinfo.json");
     if !file.exists() {

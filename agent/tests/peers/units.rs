@@ -1,10 +1,10 @@
-//! CPU lists, CPU masks and quantities, as tools write them.
+//! Parses CPU lists, CPU masks and quantities in the formats of several tools.
 
 use std::collections::BTreeSet;
 
 pub(crate) type Cpus = BTreeSet<u32>;
 
-/// Reads a list such as `0-3,8` or, with strides as lscpu has them, `0-62:2`.
+/// Parses a list such as `0-3,8`, or `0-62:2` with the stride that lscpu prints.
 pub(crate) fn parse_cpu_list(list: &str) -> Cpus {
     let mut cpus = Cpus::new();
     // Some kernels write a NUL byte after the list.
@@ -21,7 +21,8 @@ pub(crate) fn parse_cpu_list(list: &str) -> Cpus {
     cpus
 }
 
-/// Reads a mask of 32-bit words, highest first: the kernel's `0000,ffffffff`, hwloc's `0x1,,0xff`.
+/// Parses a mask of comma-separated 32-bit words, the most significant word first: `0000,ffffffff` of the kernel,
+/// or `0x1,,0xff` of hwloc.
 pub(crate) fn parse_cpu_mask(mask: &str) -> Cpus {
     let mut cpus = Cpus::new();
     for (word, base) in mask
@@ -40,7 +41,7 @@ pub(crate) fn parse_cpu_mask(mask: &str) -> Cpus {
     cpus
 }
 
-/// Formats a set of CPUs as in a report: ascending, with ranges, without strides.
+/// Formats a set of CPUs as the report does: in ascending order, with ranges, without strides.
 pub(crate) fn format_cpu_list(cpus: &Cpus) -> String {
     let mut ranges: Vec<(u32, u32)> = Vec::new();
     for &cpu in cpus {
@@ -56,8 +57,8 @@ pub(crate) fn format_cpu_list(cpus: &Cpus) -> String {
     ranges.iter().map(write).collect::<Vec<_>>().join(",")
 }
 
-/// Parses a number with a unit, and returns it with the number of bytes of that unit: Kubernetes' `2Gi`, hwloc's
-/// `46GiB`, or bytes.
+/// Parses a quantity such as `2Gi` (Kubernetes), `46GiB` (hwloc), or a number of bytes. Returns the bytes of the
+/// quantity, and the bytes of its unit.
 pub(crate) fn parse_bytes(quantity: &str) -> Option<(u64, u64)> {
     let digits = quantity.trim_end_matches(|c: char| !c.is_ascii_digit());
     let unit = match quantity.strip_prefix(digits)?.trim_end_matches('B') {

@@ -38,7 +38,7 @@ pub(crate) fn invalid_networks_are_reported_and_others_are_created(host: &mut Ho
         ("{name: bad, scenario: VlanAwareBridge, uplink: {name: port0}}".to_owned(), vec![a], "`port0`: is a port of br-foreign"),
         ("{name: bad, scenario: VlanAwareBridge, uplink: {name: trunk0}, bridge: a-name-that-is-too-long}".to_owned(), vec![a], "spec.networks[1].bridge: `a-name-that-is-too-long`: "),
         ("{name: bad, scenario: BridgePerTenant, uplink: {name: trunk0}, bridge: br-of-tenants}".to_owned(), vec![a], "spec.networks[bad].bridge: `br-of-tenants`: a link's name has at most 15 bytes"),
-        (vxlan("localAddress: 192.0.2.1"), vec![vni], "spec.networks[bad].vxlan.localAddress: `192.0.2.1`: no link of this host has this address"),
+        (vxlan("localAddress: 192.0.2.1"), vec![vni], "spec.networks[bad].vxlan.localAddress: `192.0.2.1`: is not an address of a link of this host"),
         (vxlan("localAddress: 172.16.9.1, peers: [172.16.9.1]"), vec![vni], "spec.networks[bad].vxlan.peers[0]: `172.16.9.1`: is an address of this host"),
         (vxlan("localAddress: 172.16.9.1, port: 4791"), vec![vni], "spec.networks[bad].vxlan.port: `4791`: is in use by another program"),
         (vxlan("localAddress: 172.16.9.1, port: 5355"), vec![vni], "spec.networks[bad].vxlan.port: `5355`: is the port of VXLAN link taken0"),
