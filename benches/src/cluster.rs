@@ -1,5 +1,6 @@
-//! Client of the API server that sends one request for each object, with a limit of parallel requests. The client
-//! counts its own requests, so that a benchmark can subtract its own requests from the counters of the API server.
+//! Client of the API server that sends one request for each object, with a limit of parallel requests.
+//!
+//! The client counts its own requests, so that a benchmark can subtract them from the counters of the API server.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -19,7 +20,7 @@ use crate::counts::RequestCounts;
 
 /// Time between two checks of a condition.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
-/// Number of objects of a page of a list.
+/// Number of objects on one page of a list.
 const PAGE_SIZE: u32 = 500;
 
 /// An object to create.
@@ -100,7 +101,7 @@ impl Cluster {
         Ok(begin.elapsed())
     }
 
-    /// Creates objects as [`Self::create`] does, and returns the uids in the same order.
+    /// Creates objects as [`Self::create`] does, and returns their UIDs in the order of the objects.
     pub(crate) fn create_returning_uids(&self, objects: &[NewObject]) -> Result<Vec<String>> {
         self.runtime.block_on(async {
             let each = objects.iter().map(|new| async {
@@ -114,8 +115,8 @@ impl Cluster {
         })
     }
 
-    /// Applies merge patches to objects of a collection by name. If `subresource` is not empty, patches this
-    /// subresource.
+    /// Applies merge patches to objects of a collection, by name. A non-empty `subresource` is patched instead of
+    /// the object.
     pub(crate) fn merge(
         &self,
         path: &str,
@@ -135,7 +136,7 @@ impl Cluster {
         self.runtime.block_on(self.client.delete_all(path))
     }
 
-    /// Blocks until a future that runs other requests is complete.
+    /// Runs a future, which may send further requests, and blocks until it is complete.
     pub(crate) fn block_on<T>(&self, work: impl Future<Output = T>) -> T {
         self.runtime.block_on(work)
     }
@@ -178,16 +179,16 @@ impl Cluster {
         }
     }
 
-    /// Returns all objects of a collection from the watch cache of the API server, which is the cheapest kind of list
-    /// for the API server.
+    /// Returns all objects of a collection from the watch cache of the API server (resourceVersion 0), which is the
+    /// cheapest list for the server.
     pub(crate) fn list_from_cache(&self, path: &str) -> Result<Vec<Value>> {
         let params = ListParams::default().match_any();
         let mut list = self.runtime.block_on(self.client.list(path, &params))?;
         Ok(serde_json::from_value(list["items"].take())?)
     }
 
-    /// Calls `answer` repeatedly until it returns [`ControlFlow::Break`], and returns the value. Fails after the
-    /// timeout.
+    /// Calls `answer` repeatedly until it returns [`ControlFlow::Break`], and returns the value in it. Fails after
+    /// the timeout.
     pub(crate) fn wait_until<T>(
         &self,
         description: &str,

@@ -1,4 +1,4 @@
-//! Numbers of requests by verb and resource, read from the metrics of servers.
+//! Numbers of requests by verb and resource, read from the metrics of API servers.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +11,8 @@ impl RequestCounts {
         *self.0.entry((verb.to_owned(), resource.to_owned())).or_default() += count;
     }
 
-    /// Reads the requests for resources from the `/metrics` of kube-apiserver. kube-apiserver counts a watch when the
-    /// watch ends.
+    /// Reads the numbers of requests for resources from the `/metrics` of kube-apiserver, which counts a watch only
+    /// when it ends.
     pub(crate) fn from_server_metrics(text: &str) -> Self {
         let mut counts = Self::default();
         for sample in samples(text, "apiserver_request_total") {
@@ -30,7 +30,8 @@ impl RequestCounts {
         counts
     }
 
-    /// Returns the difference to an earlier count, without the requests that other clients sent in this time.
+    /// Returns the requests since `before`, without those that other clients sent in this time: the difference
+    /// between `others` and `others_before`.
     pub(crate) fn delta_since(&self, before: &Self, others: &Self, others_before: &Self) -> Self {
         let mut difference = Self::default();
         for (key, now) in &self.0 {
@@ -64,7 +65,7 @@ pub(crate) struct Sample<'a> {
 }
 
 impl<'a> Sample<'a> {
-    /// Returns the value of a label. The parser relies on label values without quotes and commas.
+    /// Returns the value of a label. The parser assumes that label values contain no quotes or commas.
     pub(crate) fn label(&self, name: &str) -> Option<&'a str> {
         let mut pairs = self.labels.split(',').filter_map(|pair| pair.split_once('='));
         pairs.find(|(key, _)| *key == name).map(|(_, value)| value.trim_matches('"'))

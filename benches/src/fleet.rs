@@ -1,5 +1,5 @@
-//! Simulated hosts and launcher pods for the placement benchmarks: the InfraNode that an agent would report, and the
-//! resources that `KubeVirt` would request.
+//! Simulated hosts and launcher pods for the placement benchmarks: the InfraNode that an agent would report, and
+//! the resources that KubeVirt would request.
 
 use anyhow::{Context, Result, anyhow};
 use berth_api::PageSize;
@@ -7,11 +7,12 @@ use berth_kubelet_admission::pod::{Container, Pod, Resources};
 use berth_placement::inventory::ReportedHost;
 use serde_json::{Value, json};
 
-/// Pinnable CPUs of a host: 44 in zone 0, where the first two cores are reserved, and 48 in zone 1.
+/// Number of pinnable CPUs of a host: 44 in zone 0, where the first two cores (four CPUs) are reserved, and 48 in
+/// zone 1.
 pub(crate) const PINNABLE_CPUS: u32 = 92;
-/// CPUs of the largest VM that fits into one zone.
+/// Number of CPUs of the largest VM that fits into one zone (zone 1).
 pub(crate) const ZONE_CPUS: u32 = 48;
-/// GiB of huge pages in each zone.
+/// Huge pages in each zone, in GiB.
 pub(crate) const ZONE_GIB: u64 = 192;
 /// Devices that a launcher pod requests.
 const DEVICES: [&str; 3] = ["kvm", "tun", "vhost-net"];
@@ -22,20 +23,20 @@ const MIB: u64 = 1 << 20;
 pub(crate) struct Size {
     /// Number of exclusive CPUs.
     pub(crate) cpus: u32,
-    /// GiB of huge pages.
+    /// Memory in huge pages, in GiB.
     pub(crate) gib: u64,
     /// True if the pod has an additional container without exclusive CPUs, such as a hook sidecar of `KubeVirt`.
     pub(crate) has_sidecar: bool,
 }
 
 impl Size {
-    /// Returns true if an empty host has room for the VM, without regard to a sidecar.
+    /// Returns true if the VM fits into one zone of an empty host. A sidecar is not considered.
     pub(crate) const fn fits_a_zone(self) -> bool {
         self.cpus <= ZONE_CPUS && self.gib <= ZONE_GIB
     }
 }
 
-/// Returns the InfraNode that the agent of a two-zone host with 96 CPUs writes.
+/// Returns the InfraNode that the agent of a host with two zones and 96 CPUs writes.
 pub(crate) fn infra_node(name: &str, page: PageSize, allocations: &[Value]) -> Value {
     let zone = |id: u32, first: u32, reserved: &str, kept: u64| {
         let (last, other) = (first + 23, first + 48);
@@ -47,7 +48,7 @@ pub(crate) fn infra_node(name: &str, page: PageSize, allocations: &[Value]) -> V
             "hugepages": [{"size": page.to_string(), "total": ZONE_GIB * (1 << 30) / page.bytes()}],
             "distances": [{"zone": id, "distance": 10}, {"zone": 1 - id, "distance": 21}],
         });
-        // An API server 1.20 that is built with a newer Go reads an empty string as null.
+        // API servers before 1.21 that are built with a newer Go version read an empty string as null.
         if !reserved.is_empty() {
             zone["reservedCPUs"] = reserved.into();
         }
@@ -73,7 +74,7 @@ pub(crate) fn infra_node(name: &str, page: PageSize, allocations: &[Value]) -> V
     })
 }
 
-/// Returns a host that the function of the controller reads from an InfraNode.
+/// Returns a host as the controller parses it from an InfraNode.
 pub(crate) fn reported_host(name: &str, page: PageSize) -> Result<ReportedHost> {
     let infra =
         serde_json::from_value(infra_node(name, page, &[])).context("parse the InfraNode")?;
@@ -86,8 +87,8 @@ pub(crate) fn reported_host(name: &str, page: PageSize) -> Result<ReportedHost> 
     }
 }
 
-/// Returns a launcher pod with whole CPUs and huge pages for the guest, and memory for the processes around the
-/// guest. All resources are in one zone.
+/// Returns a launcher pod with whole CPUs, huge pages for the guest, and other memory for the processes of the pod.
+/// All resources are in one zone.
 pub(crate) fn launcher_pod(uid: String, size: Size, page: PageSize) -> Pod {
     let cpus = u64::from(size.cpus);
     let mut compute = Resources {
@@ -100,7 +101,7 @@ pub(crate) fn launcher_pod(uid: String, size: Size, page: PageSize) -> Pod {
     compute.extended.extend(devices);
     let mut containers = vec![guaranteed_container("compute", compute)];
     if size.has_sidecar {
-        // Resources that `KubeVirt` gives to hook sidecars (`sidecarResources` of renderresources.go).
+        // Resources that KubeVirt requests for a hook sidecar (`sidecarResources` of renderresources.go).
         let hook = Resources { cpu_millis: 200, memory: 64_000_000, ..Resources::default() };
         containers.push(guaranteed_container("hook-sidecar-0", hook));
     }

@@ -1,4 +1,5 @@
-//! A fleet of well-filled hosts: Nodes, launcher pods, and the resources that the kubelets have allocated.
+//! A fleet of hosts with most of their CPUs in use: Nodes, launcher pods, and the resources that the kubelets have
+//! allocated.
 
 use berth_api::PageSize;
 use k8s_openapi::api::core::v1::Taint;
@@ -7,7 +8,7 @@ use serde_json::{Value, json};
 /// Huge page size of the hosts.
 pub(crate) const PAGE_SIZE: PageSize = PageSize::GIB_1;
 
-/// VMs on each host, as CPUs, GiB and NUMA zone. The VMs use 74 of 92 CPUs.
+/// VMs on each host: CPUs, GiB, and NUMA zone. Together the VMs use 74 of 92 CPUs.
 pub(crate) const VMS_OF_HOST: [(u32, u64, u32); 10] = [
     (16, 56, 0),
     (8, 28, 0),
@@ -25,7 +26,7 @@ const VMS_PER_DEPLOYMENT: usize = 25;
 /// Number of MachineDeployments of a tenant.
 const DEPLOYMENTS_PER_TENANT: usize = 10;
 
-/// Returns the name of a host by number.
+/// Returns the name of the host with this number.
 pub(crate) fn host_name(at: usize) -> String {
     format!("host-{at:05}")
 }
@@ -75,21 +76,21 @@ pub(crate) fn node(at: usize) -> Value {
     })
 }
 
-/// The launcher pod of a VM. A pod with huge pages has whole CPUs; a pod without huge pages has a share of CPUs.
+/// The launcher pod of a VM. A pod with huge pages has whole CPUs; a pod without huge pages shares CPUs.
 #[derive(Debug, Clone)]
 pub(crate) struct Launcher {
     pub(crate) name: String,
     pub(crate) namespace: String,
-    /// The uid of the VirtualMachineInstance.
+    /// UID of the VirtualMachineInstance.
     pub(crate) instance_uid: String,
     pub(crate) cpus: u32,
     pub(crate) gib: u64,
-    /// The MachineDeployment of the VM, if the scheduler must spread the VMs over hosts where possible.
+    /// Name of the VM's MachineDeployment, if the scheduler should spread its VMs over hosts.
     pub(crate) deployment: Option<String>,
 }
 
 impl Launcher {
-    /// Returns the launcher pod of a VM by the numbers of the host and the VM.
+    /// Returns the launcher pod of a VM. `host` is the number of the host, `at` the number of the VM on the host.
     pub(crate) fn new(host: usize, at: usize) -> Self {
         let (cpus, gib, _) = VMS_OF_HOST.get(at).copied().unwrap_or_default();
         let deployment = (host * VMS_OF_HOST.len() + at) / VMS_PER_DEPLOYMENT;
@@ -103,8 +104,8 @@ impl Launcher {
         }
     }
 
-    /// Returns the bytes of memory for the processes around the guest, and also for the guest if the VM has no huge
-    /// pages.
+    /// Returns the pod's memory without huge pages, in bytes: for its processes, and for the guest if the VM has no
+    /// huge pages.
     fn memory(&self) -> u64 {
         let guest = if self.gib == 0 { 512 * u64::from(self.cpus) } else { 0 };
         (u64::from(self.cpus) * 8 + 256 + guest) << 20
@@ -152,7 +153,7 @@ impl Launcher {
     }
 }
 
-/// Returns the allocations that the agent of a host reports for these pods. Pods and uids are in the order of
+/// Returns the allocations that the agent of a host reports for these pods and UIDs, which are in the order of
 /// [`VMS_OF_HOST`].
 pub(crate) fn allocations(pods: &[(Launcher, String)]) -> Vec<Value> {
     let mut free = [[2_u32, 50], [24, 72]];

@@ -1,5 +1,5 @@
-//! Measures resident memory, CPU time and wake-ups of the idle agent on an emulated host, compared with daemons that
-//! every systemd host runs, and the time from a changed manifest to the changed host.
+//! Measures resident memory, CPU time and wake-ups of the idle agent on an emulated host, compared with daemons
+//! that every systemd host runs. Also measures the time from a changed manifest to the changed setting of the host.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -19,7 +19,7 @@ use crate::stats::{median, percentile};
 const MEMORY_GOAL_MIB: f64 = 15.0;
 /// Goal for the CPU time of the idle agent, in percent of a core.
 const CPU_GOAL_PERCENT: f64 = 0.1;
-/// Number of runs of `plan` that measure how much slower the emulated host is.
+/// Number of runs of `plan` that measure how much slower the emulated host is than this machine.
 const PLAN_RUNS: u32 = 20;
 /// Name of the agent's process.
 const AGENT: &str = "berth-agent";
@@ -155,7 +155,7 @@ fn start_agent(host: &mut Host) -> Result<()> {
         "setsid berth-agent run --standalone /etc/berth/infranode.yaml </dev/null >/run/agent.log 2>&1 & \
          until curl -sf http://127.0.0.1:9477/readyz; do sleep 0.5; done",
     )?;
-    // Waits until the threads of the first cycle have ended. An idle thread ends only after some time.
+    // Waits until the idle threads of the first cycle have ended, which takes some time.
     host.run_checked("sleep 20").map(drop)
 }
 
@@ -181,7 +181,8 @@ fn read_usage(host: &mut Host) -> Result<BTreeMap<String, Usage>> {
     Ok(all)
 }
 
-/// Returns the milliseconds from the rename of a manifest to the changed huge page pool, measured on the host.
+/// Returns the milliseconds from the rename of a changed manifest until the huge page pool has changed, measured on
+/// the host.
 fn measure_changes(host: &mut Host, rounds: u32) -> Result<Vec<f64>> {
     let mut millis = Vec::new();
     for round in 0..rounds {
@@ -201,8 +202,7 @@ fn measure_changes(host: &mut Host, rounds: u32) -> Result<Vec<f64>> {
     Ok(millis)
 }
 
-/// Returns the CPU time of the emulated host divided by the CPU time of this machine, for the same work by the same
-/// shell.
+/// Returns the CPU time of the emulated host divided by the CPU time of this machine, for the same script.
 fn measure_slowdown(host: &mut Host, args: &Args) -> Result<f64> {
     let archive = std::env::temp_dir().join(format!("berth-bench-{}.tar", std::process::id()));
     let words =
@@ -225,7 +225,7 @@ fn measure_slowdown(host: &mut Host, args: &Args) -> Result<f64> {
     Ok(parse_cpu_seconds(&host_output.output)? / parse_cpu_seconds(&local_output)?)
 }
 
-/// Returns a script that repeats a plan and prints user and system seconds.
+/// Returns a shell script that repeats a plan and prints the user and system CPU seconds.
 fn plan_script(agent: &str, tree: &str, manifest: &str) -> String {
     format!(
         "exec 2>&1; TIMEFORMAT='%U %S'; plan() {{ '{agent}' plan -f '{manifest}' --root '{tree}' --node-name rack1-a >/dev/null 2>&1; \

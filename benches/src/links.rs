@@ -1,5 +1,5 @@
-//! Measures tenant networks on an emulated host, compared with the tools of an administrator: `bridge vlan add`, and
-//! an `ip -batch` script that ends in the same state.
+//! Measures tenant networks on an emulated host, compared with the tools of an administrator: `bridge vlan add`,
+//! and an `ip -batch` script that creates the same links.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -20,11 +20,11 @@ use crate::stats::{median, percentile};
 const VLANS_RATIO_GOAL: f64 = 1.0;
 /// Goal for the time in which the agent creates the links of all tenants, divided by the time of `ip -batch`.
 const TENANTS_RATIO_GOAL: f64 = 0.7;
-/// Goal for the milliseconds until a deleted bridge is restored.
+/// Goal for the time until a deleted bridge is restored, in milliseconds.
 const REPAIR_GOAL_MILLIS: f64 = 1000.0;
 /// Number of tenants of each comparison.
 const TENANT_COUNT: u32 = 1000;
-/// Time limit. A thousand tenants take minutes on an emulated host.
+/// Time limit of a command on the emulated host, where the creation of a thousand tenants takes minutes.
 const TIMEOUT: Duration = Duration::from_secs(900);
 
 /// Compares tenant networks with `bridge` and `ip -batch` on an emulated host.
@@ -116,7 +116,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     })
 }
 
-/// Returns the median of the agent divided by the median of the peer.
+/// Returns the median of the agent's times divided by the median of the peer's times.
 fn ratio((ours, theirs): &(Vec<f64>, Vec<f64>)) -> f64 {
     median(ours) / median(theirs)
 }
@@ -171,8 +171,9 @@ fn measure_vlans(host: &mut Host, rounds: u32) -> Result<(Vec<f64>, Vec<f64>)> {
         let create = "ip link add bench0 type bridge vlan_filtering 1 vlan_default_pvid 0; ip link add port0 type dummy; \
                     ip link set port0 master bench0; ip link set port0 up; ip link set bench0 up; udevadm settle";
         let delete = "ip link del bench0; ip link del port0; udevadm settle";
-        // Subtracts the time for one VLAN. On the emulated host, a program start takes as long as adding a thousand
-        // VLANs in the kernel, and a daemon starts only once.
+        // Subtracts the time for one VLAN, which is mostly the start of the program. On the emulated host, this
+        // start takes as long as adding a thousand VLANs in the kernel, but in production the daemon starts only
+        // once.
         let time_beyond_one_vlan = |host: &mut Host, command: &str| -> Result<f64> {
             host.run_checked(create)?;
             let one = run_timed(host, &command.replace("IDS", "4002"))?;
@@ -200,7 +201,7 @@ fn manifest() -> String {
     )
 }
 
-/// Script that reads the state that `apply` created, and writes batch files that create the same state.
+/// Script that reads the links that `apply` created, and writes batch files for `ip` that create the same links.
 const COPY_STATE_SCRIPT: &str = r#"
 : >/run/batch; : >/run/bridges; : >/run/up; : >/run/ports; : >/run/sysctls
 for path in /sys/class/net/tn*; do
@@ -228,14 +229,16 @@ cat /run/ports /run/up >/run/raised
 "#;
 
 fn measure_tenants(host: &mut Host, rounds: u32) -> Result<(Vec<f64>, Vec<f64>)> {
-    // Stops udev for both sides, because udev needs minutes per round for the emulated links.
+    // Stops udev for the measurements of the agent and of the peer, because udev needs minutes per round for the
+    // emulated links.
     host.run_checked(STOP_UDEV_COMMAND)?;
     host.run_checked(&format!(
         "cat > /run/tenants.yaml <<'END'\n{}END\nip link add own0 type dummy; ip link set own0 up",
         manifest()
     ))?;
-    // Compares the state only, without link numbers, timers and order of creation. The kernel updates the carrier
-    // state later, for a hundred links per second (`MAX_DO_DEV_PER_LOOP` of net/core/link_watch.c).
+    // Compares only the state of the links, without link numbers, timers and order of creation. The loop waits for
+    // the carrier state, which the kernel updates later, for a hundred links per second (`MAX_DO_DEV_PER_LOOP` of
+    // net/core/link_watch.c).
     let state = "for i in $(seq 120); do ip link show group 48679 | grep -qE 'state (UNKNOWN|DOWN)' || break; sleep 1; done; ip -d link show group 48679 | sed -E 's/^[0-9]+: //; s/[a-z]+_timer +[0-9.]+//g; s/port_(id|no) [^ ]+//g; \
                  s/designated_(port|bridge|root) [^ ]+//g' | sort; \
                  cd /proc/sys/net; grep -H . ipv4/conf/tn*/arp_ignore ipv4/conf/tn*/rp_filter ipv6/conf/tn*/disable_ipv6";
@@ -271,8 +274,8 @@ fn measure_repairs(host: &mut Host, rounds: u32) -> Result<(Vec<f64>, f64)> {
     let mut millis = Vec::new();
     for round in 0..rounds {
         let name = format!("tn{}", 100 + round);
-        // `ip link del` holds the RTNL lock of the kernel until the link is deleted. The repair starts after the
-        // deletion.
+        // `ip link del` holds the RTNL lock of the kernel until the link is deleted, so the agent can start the
+        // repair only afterwards.
         millis.push(run_timed(
             host,
             &format!("ip link del {name}; begin=$(date +%s%N); until [ -e /sys/class/net/{name}/brif/{name}-v ]; do sleep 0.002; done"),

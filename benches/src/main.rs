@@ -54,7 +54,7 @@ enum Benchmark {
     Claims(claims::Args),
     Trunk(trunk::Args),
     Summary(summary::Args),
-    /// Answers kube-scheduler with all node names of the request.
+    /// Runs a scheduler extender that accepts every node of a request, as the peer of the extender benchmark.
     #[command(hide = true)]
     AcceptAll(extender::AcceptAllArgs),
     #[command(hide = true)]

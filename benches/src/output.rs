@@ -11,7 +11,7 @@ use jiff::{Timestamp, tz::TimeZone};
 use crate::render;
 use crate::result::BenchResult;
 
-/// Arguments of all benchmarks for the folder and the date of the result.
+/// Arguments that all benchmarks have: the folder and the date of the result.
 #[derive(Debug, clap::Args)]
 pub(crate) struct OutputArgs {
     /// Folder for the result
@@ -22,7 +22,7 @@ pub(crate) struct OutputArgs {
     date: Option<Date>,
 }
 
-/// Parses the arguments of a benchmark as its command line does.
+/// Parses the arguments of a benchmark from these words, as its command line does.
 #[cfg(test)]
 pub(crate) fn parse_args<A: clap::Args>(words: &[&str]) -> A {
     let words = ["benches"].iter().chain(words);

@@ -1,4 +1,4 @@
-//! The measured programs, and the cost of one run.
+//! Programs to measure, and the time and memory of one run.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -10,16 +10,16 @@ use std::time::Instant;
 use anyhow::{Context, Result, anyhow, ensure};
 use nix::sys::resource::{UsageWho, getrusage};
 
-/// A program with all parameters that determine the behaviour.
+/// A program with everything on which its cost depends: path, arguments and environment.
 #[derive(Debug)]
 pub(crate) struct Program {
-    /// Name in reports.
+    /// Name of the program in reports.
     pub(crate) label: String,
     /// Path, or a name that is searched in `PATH`.
     pub(crate) path: OsString,
     pub(crate) args: Vec<OsString>,
     pub(crate) env: Vec<(&'static str, OsString)>,
-    /// Remedy for the user if the program is missing.
+    /// Advice for the user if the program is missing.
     pub(crate) missing_hint: &'static str,
 }
 
@@ -49,9 +49,9 @@ impl Program {
 
     /// Returns the peak resident memory of one run, in MiB.
     ///
-    /// `RUSAGE_CHILDREN` is the maximum over all children that were waited for, so each run is the only child of a
-    /// new process of this binary. Until the child calls exec, the child shares the memory of that process and the
-    /// kernel accounts the memory to the child. A peak below [`min_measurable_mib`] is therefore not visible.
+    /// `RUSAGE_CHILDREN` is the maximum over all children that a process has waited for, so each run is the only
+    /// child of a new process of this binary. Until the child calls exec, it shares the memory of that process, and
+    /// the kernel accounts this memory to the child. So a peak below [`min_measurable_mib`] cannot be measured.
     pub(crate) fn peak_mib(&self) -> Result<f64> {
         let mut helper = command(env::current_exe()?.as_os_str(), &self.env);
         helper.args(["peak", "--"]).arg(&self.path).args(&self.args);
@@ -83,7 +83,7 @@ impl Program {
     }
 }
 
-/// Fails if the controller binary does not exist.
+/// Returns an error if the controller binary does not exist.
 pub(crate) fn ensure_controller_exists(program: &Path) -> Result<()> {
     ensure!(
         program.exists(),
@@ -93,7 +93,7 @@ pub(crate) fn ensure_controller_exists(program: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns the smallest peak that [`Program::peak_mib`] can measure, in MiB. This is the peak of this binary.
+/// Returns the smallest peak in MiB that [`Program::peak_mib`] can measure: the peak of this binary.
 pub(crate) fn min_measurable_mib() -> Result<f64> {
     let program = Program {
         label: "helper process".to_owned(),
@@ -115,9 +115,9 @@ pub(crate) fn print_peak(program: &[OsString]) -> Result<()> {
     Ok(())
 }
 
-/// Returns a command with a cost that does not depend on the locale of the caller or on the terminal.
+/// Returns a command whose cost does not depend on the locale of the caller or on the terminal.
 ///
-/// The function does not change `PATH`, because with a changed `PATH` the standard library uses fork instead of
+/// The command inherits `PATH`, because for a changed `PATH` the standard library uses fork instead of
 /// `posix_spawn`.
 fn command(path: &OsStr, env: &[(&'static str, OsString)]) -> Command {
     #[expect(clippy::disallowed_methods, reason = "this crate runs other programs")]

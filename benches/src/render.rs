@@ -16,7 +16,7 @@ pub(crate) fn document(result: &BenchResult) -> String {
     join(blocks)
 }
 
-/// Returns the title one level lower, the conditions, the first table and the goals.
+/// Returns a summary: the title as a second-level heading, the conditions, the first table and the goals.
 pub(crate) fn summary(result: &BenchResult) -> String {
     let first = result.sections.iter().flat_map(|section| &section.tables).next();
     join([
@@ -27,7 +27,7 @@ pub(crate) fn summary(result: &BenchResult) -> String {
     ])
 }
 
-/// Joins the blocks that are not empty with an empty line between them.
+/// Joins the blocks that are not empty, with an empty line between two blocks.
 fn join(blocks: impl IntoIterator<Item = String>) -> String {
     let blocks: Vec<String> = blocks.into_iter().filter(|block| !block.is_empty()).collect();
     blocks.join("\n\n") + "\n"

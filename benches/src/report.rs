@@ -18,7 +18,7 @@ const WALL_TIME_GOAL: f64 = 0.5;
 const MEMORY_GOAL_MIB: f64 = 12.0;
 /// Number of rounds that fill the caches and are not counted.
 const WARM_UP_ROUNDS: u32 = 3;
-/// Number of rounds for memory. Memory varies far less than time, so a few rounds show the peak.
+/// Number of rounds that measure memory. Memory varies far less than time, so a few rounds are enough.
 const MEMORY_ROUNDS: u32 = 5;
 
 /// Compares `berth-agent report` with `lstopo`, both describing the same tree.
@@ -40,12 +40,12 @@ pub(crate) struct Args {
     output: OutputArgs,
 }
 
-/// Cost of all runs of one program.
+/// Measured cost of one program.
 #[derive(Debug, Default)]
 struct RunCost {
     /// Milliseconds of each round.
     wall_millis: Vec<f64>,
-    /// MiB, maximum of all rounds.
+    /// Peak resident memory in MiB, the maximum of all rounds.
     peak_mib: f64,
 }
 
@@ -95,15 +95,15 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     })
 }
 
-/// Returns the agent, the peer, and the peer without plugins.
+/// Returns the three programs: the agent, the peer, and the peer without plugins.
 fn programs(args: &Args, root: &Path) -> [Program; 3] {
     let label = args.peer.file_name().unwrap_or_default().display();
     let peer = |label: String, plugins: &[(&'static str, OsString)]| Program {
         label,
         path: args.peer.clone().into(),
         args: ["--of", "xml"].map(OsString::from).to_vec(),
-        // Without the last variable, the x86 component of hwloc reads the CPUID of this host and mixes the result
-        // into the tree.
+        // Without `HWLOC_COMPONENTS`, the x86 component of hwloc would read the CPUID of this host and mix it with
+        // the captured tree.
         env: [
             ("HWLOC_FSROOT", root.into()),
             ("HWLOC_THISSYSTEM", "0".into()),
@@ -126,7 +126,7 @@ fn programs(args: &Args, root: &Path) -> [Program; 3] {
     [agent, peer(format!("{label}"), &[]), peer(format!("{label}, no plugins"), &without)]
 }
 
-/// Checks that the agent and the peers describe the same machine, and returns a description of the machine.
+/// Checks that the agent and the peers report the same machine, and returns a description of the machine.
 fn check_same_machine(agent: &Program, peers: [&Program; 2]) -> Result<String> {
     let json: serde_json::Value = serde_json::from_str(&agent.stdout()?)
         .with_context(|| format!("output of {}", agent.label))?;
@@ -144,8 +144,8 @@ fn check_same_machine(agent: &Program, peers: [&Program; 2]) -> Result<String> {
             agent.label,
             peer.label,
         );
-        // The same number of threads could be a coincidence, so the CPU names are compared too. Some architectures
-        // have no CPU name.
+        // Equal numbers of threads could be a coincidence, so the names of the CPUs are compared too. Some
+        // architectures have no such name.
         let theirs = xml
             .split_once("name=\"CPUModel\" value=\"")
             .and_then(|(_, rest)| rest.split_once('"'))
@@ -162,7 +162,8 @@ fn check_same_machine(agent: &Program, peers: [&Program; 2]) -> Result<String> {
     Ok(format!("{}, {threads} threads", model.unwrap_or("unnamed CPU")))
 }
 
-/// Returns `text` with single spaces. Firmware pads CPU names with spaces, and some programs remove the spaces.
+/// Returns `text` with each sequence of white space replaced by one space. Firmware pads CPU names with spaces, and
+/// some programs remove these spaces.
 fn collapse_whitespace(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -180,7 +181,7 @@ fn measure(programs: &[Program; 3], rounds: u32) -> Result<[RunCost; 3]> {
         }
         pairs.reverse();
     }
-    // Measures memory separately, because the wall time would include the time of the helper process.
+    // Measures memory in separate runs, because the helper process that measures it would add to the wall time.
     for _ in 0..MEMORY_ROUNDS {
         for (program, cost) in &mut pairs {
             cost.peak_mib = cost.peak_mib.max(program.peak_mib()?);
@@ -229,12 +230,12 @@ fn goals(costs: &[RunCost; 3]) -> Vec<Goal> {
     ]
 }
 
-/// Returns the median wall time of `ours` divided by the median wall time of `theirs`.
+/// Returns the median wall time in `ours` divided by the median wall time in `theirs`.
 fn ratio(ours: &RunCost, theirs: &RunCost) -> f64 {
     median(&ours.wall_millis) / median(&theirs.wall_millis)
 }
 
-/// Returns the CPUs and the kernel of this host.
+/// Returns a description of this host: its CPUs and its kernel.
 pub(crate) fn describe_host() -> Result<String> {
     #[expect(clippy::disallowed_methods, reason = "reads files of the measuring host")]
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").context("/proc/cpuinfo")?;
@@ -248,14 +249,15 @@ pub(crate) fn describe_host() -> Result<String> {
         "{}, {} threads on {} cores, {} {}",
         all("model name").next().unwrap_or("unnamed CPU"),
         all("processor").count(),
-        // Only x86 lists the cores in this file.
+        // Only on x86 `/proc/cpuinfo` lists the cores.
         if cores == 0 { "unknown".to_owned() } else { cores.to_string() },
         kernel.sysname().display(),
         kernel.release().display(),
     ))
 }
 
-/// Returns `path` for the report without the location on this machine, which does not belong in results.
+/// Returns `path` as shown in results. Of an absolute path only the file name is shown, because the location on
+/// this machine does not matter.
 fn display_path(path: &Path) -> String {
     match path.file_name() {
         Some(name) if path.is_absolute() => name.display().to_string(),

@@ -27,7 +27,7 @@ impl BenchResult {
     }
 }
 
-/// Part of a result: an explanation and the tables that it explains.
+/// Section of a result: a heading, an explanation, and the tables that it explains.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct Section {
@@ -59,7 +59,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Creates a table without rows: columns with text first, then columns with numbers.
+    /// Creates a table without rows: first columns for text, then columns for numbers.
     pub(crate) fn new(texts: &[&str], numbers: &[&str]) -> Self {
         let column =
             |is_number: bool| move |name: &&str| Column { name: (*name).to_owned(), is_number };
@@ -81,7 +81,7 @@ pub(crate) struct Column {
     pub(crate) is_number: bool,
 }
 
-/// Limit that the benchmark checks.
+/// Goal of a benchmark, and whether the measured value meets it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct Goal {

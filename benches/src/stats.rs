@@ -1,4 +1,4 @@
-//! Order statistics of a few dozen measurements.
+//! Percentiles and medians of a few dozen measurements.
 
 /// Returns the `percent`th percentile of `values`, interpolated between the two nearest values.
 ///
@@ -20,7 +20,7 @@ pub(crate) fn median(values: &[f64]) -> f64 {
     percentile(values, 50)
 }
 
-/// Returns the median of the ratios between each value of `ours` and the value of `theirs` from the same round.
+/// Returns the median of the ratios `ours / theirs` of each round. The two lists have the same order of rounds.
 pub(crate) fn median_ratio(ours: &[f64], theirs: &[f64]) -> f64 {
     let ratios: Vec<f64> = ours.iter().zip(theirs).map(|(ours, theirs)| ours / theirs).collect();
     median(&ratios)

@@ -1,5 +1,5 @@
-//! Writes a page with all benchmarks: the conditions, the first table and the goals of the newest result of each
-//! benchmark.
+//! Writes a page that summarizes all benchmarks: the conditions, the first table and the goals of the newest result
+//! of each benchmark.
 
 #![expect(clippy::disallowed_methods, reason = "the benchmark reads the repository's results")]
 
@@ -12,7 +12,8 @@ use jiff::civil::Date;
 
 use crate::render;
 
-/// Benchmarks by the suffix of the result file, in the order in which `make bench` runs the benchmarks.
+/// Names of the benchmarks, which are the suffixes of the result files, in the order in which `make bench` runs
+/// them.
 const BENCHMARKS: [&str; 14] = [
     "report",
     "idle",
@@ -83,8 +84,8 @@ fn newest_file<'a>(names: &'a [String], name: &str, extension: &str) -> Option<&
     names.iter().filter(has_name).max()
 }
 
-/// Shortens a result of an older release, which wrote only Markdown and no JSON: the title one level lower, the list of
-/// conditions, the first table, and the goals. Returns an empty string if `text` has no title.
+/// Summarizes a result of an older release, which wrote only Markdown and no JSON: the title as a second-level
+/// heading, the list of conditions, the first table, and the goals. Returns an empty string if `text` has no title.
 fn shorten(text: &str) -> String {
     let mut lines = text.lines();
     let Some(title) = lines.next().and_then(|line| line.strip_prefix("# ")) else {

@@ -1,4 +1,4 @@
-//! Runs scripts in new network and mount namespaces, so that nothing outside of them changes.
+//! Runs scripts in new network and mount namespaces, so that they do not affect this machine.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -6,11 +6,11 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-/// Longest duration of a script, in seconds.
+/// Time limit of a script, in seconds.
 const MAX_SECONDS: &str = "3600";
 
-/// Runs a bash script in new network and mount namespaces, with the folder as `$1` and these variables. Returns the
-/// standard output of the script.
+/// Runs a bash script in new network and mount namespaces, with `folder` as `$1` and with these variables. Returns
+/// the standard output of the script.
 pub(crate) fn run_unshared(
     script: &str,
     folder: &Path,

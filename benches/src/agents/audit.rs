@@ -10,7 +10,7 @@ use serde_json::Value;
 pub(super) struct Requests(BTreeMap<(String, String), u32>);
 
 impl Requests {
-    /// Counts the requests of the chosen users in the complete lines of an audit log.
+    /// Counts the requests of the selected users in the complete lines of an audit log.
     ///
     /// # Errors
     /// Fails if a line is not JSON.

@@ -1,4 +1,4 @@
-//! Many agents on one machine. Each agent is a process with the files of a separate simulated host.
+//! Many agents on one machine. Each agent is a process with separate files, which simulate a host.
 
 #![expect(clippy::disallowed_methods, reason = "this crate runs other programs")]
 
@@ -20,11 +20,11 @@ use tree::Tree;
 
 use crate::memory::Usage;
 
-/// Number of agents that run as the same user. The kernel gives each user 128 inotify instances
-/// (`fs.inotify.max_user_instances`) and an agent uses one instance, so the benchmark spreads the agents over several
-/// users. In production, one agent runs on a host.
+/// Number of agents that run as the same user. An agent uses one inotify instance, and the kernel permits 128 for
+/// each user (`fs.inotify.max_user_instances`), so the benchmark runs the agents as several users. In production,
+/// only one agent runs on a host.
 const AGENTS_PER_USER: usize = 60;
-/// UID of the first of these users; the other users have the next UIDs.
+/// UID of the first user that runs agents. Further users have the next UIDs.
 const FIRST_UID: u32 = 60_600;
 /// Time between the starts of two agents.
 const START_INTERVAL: Duration = Duration::from_millis(50);
@@ -32,7 +32,7 @@ const START_INTERVAL: Duration = Duration::from_millis(50);
 /// Agents that run until the value is dropped.
 #[derive(Debug)]
 pub(super) struct Fleet {
-    // Dropped before `folder`, because the agents write to the folder.
+    // Declared before `folder`, so that the agents, which write to the folder, are stopped before it is removed.
     running: Vec<Running>,
     names: Vec<String>,
     folder: tempfile::TempDir,
@@ -56,7 +56,7 @@ impl Fleet {
                 fs::copy(kubeconfig, &user_kubeconfig)
                     .with_context(|| user_kubeconfig.display().to_string())?;
                 chown(&user_kubeconfig, Some(user), Some(user))?;
-                // The kubeconfig contains the token.
+                // The kubeconfig contains a token, so only its user may read it.
                 fs::set_permissions(&user_kubeconfig, Permissions::from_mode(0o600))?;
             }
             copy_tree(template.path(), &root.join(name), user)?;
@@ -127,8 +127,8 @@ fn user_id(number: usize) -> Result<u32> {
     Ok(FIRST_UID + u32::try_from(number / AGENTS_PER_USER)?)
 }
 
-/// Copies a directory tree. Files that an agent changes are copied and belong to the user. All other files are hard
-/// links to one shared file and stay unchanged.
+/// Copies a folder tree. Files that an agent may change are copied and owned by `user`. All other files are hard
+/// links to one shared file, which stays unchanged.
 fn copy_tree(from: &Path, to: &Path, user: u32) -> Result<()> {
     fs::create_dir(to).with_context(|| to.display().to_string())?;
     chown(to, Some(user), Some(user))?;

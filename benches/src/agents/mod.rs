@@ -1,6 +1,6 @@
 //! Measures hundreds of agents with one real API server: requests, memory and CPU time while nothing changes, the
-//! sizes of the objects, and the time until an agent applies a spec. Loops of `kubectl` run in the same minutes for
-//! comparison.
+//! sizes of the objects, and the time until an agent applies a spec. For comparison, the benchmark runs loops of
+//! `kubectl` at the same time.
 
 mod audit;
 mod fleet;
@@ -30,12 +30,13 @@ use crate::progress::print_step;
 
 /// User name of the agents at the API server.
 const AGENTS_USER: &str = "system:serviceaccount:berth-system:berth-agent";
-/// Time between the first status of the last agent and the quiet phase.
+/// Time for the agents to become idle, between the first status of the last agent and the quiet phase (the phase in
+/// which nothing changes).
 const SETTLE_TIME: Duration = Duration::from_secs(30);
-/// Time limit until all agents have published their first status, or a status for a new spec. An agent whose start
-/// failed retries after 30 seconds.
+/// Time limit until all agents have published their first status, or the status for a new spec. It exceeds the 30
+/// seconds after which an agent retries a failed start.
 const TIMEOUT: Duration = Duration::from_secs(180);
-/// Arguments of kubectl for the measured write of a spec.
+/// Arguments of kubectl for the write of a spec whose time is measured.
 const SERVER_SIDE_APPLY: [&str; 5] = ["apply", "--server-side", "--force-conflicts", "-f", "-"];
 /// Number of rounds in which all agents get a new spec at once.
 const FLEET_ROUNDS: u32 = 3;
@@ -63,8 +64,8 @@ pub(crate) struct Args {
 #[derive(Debug)]
 struct Measurements {
     version: Version,
-    /// Memory and CPU time of the API server and etcd at three times: with Nodes only, at the end of the quiet phase,
-    /// and at the end of the benchmark.
+    /// Memory and CPU time of the API server and of etcd at three times: when only Nodes exist, at the end of the
+    /// quiet phase, and at the end of the benchmark.
     server_usage: [Vec<Usage>; 3],
     quiet: QuietPhase,
     /// Memory and CPU time of each agent at the end of the benchmark.
@@ -94,7 +95,7 @@ struct QuietPhase {
 struct SingleApply {
     kubectl_millis: f64,
     ready_millis: f64,
-    /// Time between the watch events of the changed spec and of the status for this spec. `None` if the watch missed
+    /// Time between two watch events: the changed spec, and the status for this spec. `None` if the watch missed
     /// the changed spec.
     agent_millis: Option<f64>,
 }
@@ -174,7 +175,7 @@ fn measure_quiet_phase(plane: &ControlPlane, fleet: &Fleet, minutes: u32) -> Res
     let log = audit_log(plane)?;
     let usage = fleet.usage()?;
     let log = log.get(log_begin..).context("the audit log was rotated")?;
-    // The last line can be incomplete.
+    // The last line may be incomplete, because the API server is still writing it.
     let log = log.rsplit_once('\n').map_or("", |(whole, _)| whole);
     Ok(QuietPhase {
         seconds,
@@ -192,7 +193,7 @@ fn audit_log(plane: &ControlPlane) -> Result<String> {
     fs::read_to_string(&path).with_context(|| path.display().to_string())
 }
 
-/// Returns a spec with values that no earlier spec had, and the files with the values that the agent must write.
+/// Returns a spec with values that no earlier spec had, and each file that the agent must write with its value.
 fn next_spec(spec_count: &mut u32) -> (Value, [(&'static str, u32); 2]) {
     *spec_count += 1;
     let (millis, pages) = (100 + *spec_count, 4096 + *spec_count);
@@ -231,7 +232,7 @@ fn measure_single_applies(
     let names = fleet.names().get(..1).unwrap_or_default();
     let mut measured = Vec::new();
     for _ in 0..rounds {
-        // Waits until the agents are idle again.
+        // Waits until the agents are idle again before the next round.
         std::thread::sleep(Duration::from_secs(1));
         let (spec, files) = next_spec(spec_count);
         let object = json!({

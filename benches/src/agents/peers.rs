@@ -1,5 +1,5 @@
-//! The common alternative to Berth for host facts on a Node: a loop on every node that runs `kubectl label` and
-//! `kubectl annotate` once a minute, with the credential of the kubelet.
+//! The peer: the common alternative to Berth for host facts on a Node. A loop on every node runs `kubectl label`
+//! and `kubectl annotate` once a minute, with the credential of the kubelet.
 
 use std::time::{Duration, Instant};
 
@@ -10,13 +10,13 @@ use nix::sys::time::TimeValLike as _;
 
 use crate::program::Program;
 
-/// Number of Nodes with such a loop.
+/// Number of Nodes for which such a loop runs.
 pub(super) const PEER_COUNT: u8 = 20;
-/// Time between two rounds of a loop.
+/// Time between the starts of two iterations of a loop.
 const LOOP_INTERVAL: Duration = Duration::from_secs(60);
 /// Prefix of the user names of the loops.
 pub(super) const USER_PREFIX: &str = "system:node:rack1-";
-/// Number of runs that measure the peak memory.
+/// Number of runs of `kubectl` that measure its peak memory.
 const MEMORY_RUNS: u32 = 5;
 
 /// Returns the names of the Nodes. The control plane has tokens for these names.
@@ -29,21 +29,21 @@ pub(super) fn warm_up(plane: &ControlPlane) -> Result<()> {
     loop_programs(plane, 0)?.iter().try_for_each(|program| program.wall_ms().map(drop))
 }
 
-/// Times and CPU time of the loops.
+/// Durations and CPU time of the loops.
 #[derive(Debug)]
 pub(super) struct PeerUsage {
-    /// Milliseconds of each round: `label` and `annotate` together.
+    /// Milliseconds of each iteration, which runs `label` and `annotate`.
     pub(super) millis: Vec<f64>,
     /// CPU time of all loops.
     pub(super) cpu_seconds: f64,
 }
 
-/// Returns the two programs of a loop.
+/// Returns the programs that a loop runs: `kubectl label` and `kubectl annotate`.
 fn loop_programs(plane: &ControlPlane, number: u8) -> Result<[Program; 2]> {
     let kubeconfig =
         plane.write_kubeconfig(&format!("kubelet-{number}"), &format!("node-{number}"), false)?;
-    // The API discovery data is the same for all loops, and a loop that has run for a long time has the data in its
-    // cache.
+    // All loops share one cache of API discovery data, because the data is the same, and a loop that has run for a
+    // long time has cached it.
     let cache = plane.folder().join("cache-of-loops");
     let node = format!("rack1-{number}");
     let program = |words: &[&str]| {
@@ -58,7 +58,7 @@ fn loop_programs(plane: &ControlPlane, number: u8) -> Result<[Program; 2]> {
             missing_hint: "tests/cluster/assets.sh builds it with the control plane",
         }
     };
-    // The labels stay the same, because the hosts of the agents do not change either.
+    // The labels do not change between the iterations, because the facts of the agents' hosts do not change either.
     let labels = ["host.example.com/smt=true", "host.example.com/hugepages-2Mi=true"];
     Ok([
         program(&["label", "--overwrite", "node", &node, labels[0], labels[1]]),
@@ -66,8 +66,7 @@ fn loop_programs(plane: &ControlPlane, number: u8) -> Result<[Program; 2]> {
     ])
 }
 
-/// Runs the loops for the given number of minutes and returns after the last minute. The rounds of the loops are
-/// spread over each minute.
+/// Runs the loops for this number of minutes. The iterations of different loops are spread over each minute.
 pub(super) fn run_loops(plane: &ControlPlane, minutes: u32) -> Result<PeerUsage> {
     let loops: Vec<[Program; 2]> =
         (0..PEER_COUNT).map(|number| loop_programs(plane, number)).collect::<Result<_>>()?;
@@ -92,7 +91,7 @@ pub(super) fn run_loops(plane: &ControlPlane, minutes: u32) -> Result<PeerUsage>
     Ok(PeerUsage { millis, cpu_seconds: children_cpu_seconds()? - cpu })
 }
 
-/// Returns the milliseconds of each round.
+/// Runs the iterations of one loop, and returns the milliseconds of each.
 fn run_rounds(programs: &[Program; 2], first: Instant, rounds: u32) -> Result<Vec<f64>> {
     (0..rounds)
         .map(|round| {

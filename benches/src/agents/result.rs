@@ -12,7 +12,7 @@ use crate::stats::{median, percentile};
 const MEMORY_GOAL_MIB: f64 = 15.0;
 /// Seconds between two renewals of a Lease.
 const RENEWAL_SECONDS: f64 = 30.0;
-/// Goal for the write requests while nothing changes, as a factor of the renewals of Leases.
+/// Goal for the write requests while nothing changes: at most this factor times the renewals of Leases.
 const ALLOWED_WRITE_FACTOR: f64 = 1.2;
 
 /// Returns the result with all tables and goals.
@@ -66,7 +66,7 @@ fn usage_values(usage: &[Usage], part: impl Fn(&Usage) -> f64) -> Vec<f64> {
     usage.iter().map(part).collect()
 }
 
-/// Returns the requests and the usage while nothing changes.
+/// Returns the section of the quiet phase: requests, memory and CPU time while nothing changes.
 fn quiet_section(measured: &Measurements, agents: f64) -> Section {
     let quiet = &measured.quiet;
     let (peers, minutes) = (f64::from(PEER_COUNT), quiet.seconds / 60.0);
@@ -266,8 +266,8 @@ mod tests {
     use crate::output::parse_args;
     use crate::render::document;
 
-    /// Returns the result for an agent that renews the Lease twice in one minute and sends the additional requests
-    /// `extra_requests`.
+    /// Returns the result of a run with one agent, which renews its Lease twice in one minute and also sends
+    /// `extra_requests`. `resident` is its memory in MiB.
     fn example_result(resident: f64, extra_requests: &str) -> BenchResult {
         let args = parse_args(&["--agent=berth-agent", "--agents=1"]);
         let renewal =

@@ -1,4 +1,5 @@
-//! The API server of the agents: the objects of `deploy/`, the Nodes, and functions that send hundreds of requests.
+//! The API server of the agents with the objects of `deploy/` and the Nodes, and functions that send hundreds of
+//! requests to it.
 
 #![expect(clippy::disallowed_methods, reason = "this crate runs other programs")]
 
@@ -23,7 +24,7 @@ pub(super) fn start() -> Result<ControlPlane> {
     Ok(plane)
 }
 
-/// Creates Nodes as a kubelet registers a Node.
+/// Creates Nodes with the fields with which a kubelet registers its Node.
 pub(super) fn create_nodes(plane: &ControlPlane, names: &[String]) -> Result<()> {
     let node = |name: &String| ("/api/v1/nodes".to_owned(), registered_node(name));
     let nodes: Vec<(String, Value)> = names.iter().map(node).collect();
@@ -39,7 +40,8 @@ pub(super) fn patch_all_specs(plane: &ControlPlane, names: &[String], spec: &Val
     send_requests(plane, "PATCH", "application/merge-patch+json", &patches)
 }
 
-/// Sends many requests as administrator with curl. kubectl would send five requests a second (`QPS` of client-go).
+/// Sends many requests as administrator with curl. kubectl would send only five requests per second (the default
+/// `QPS` of client-go).
 fn send_requests(
     plane: &ControlPlane,
     method: &str,
@@ -48,7 +50,7 @@ fn send_requests(
 ) -> Result<()> {
     let authority = plane.folder().join("ca.crt");
     let request_config = |(path, body): &(String, Value)| {
-        // A JSON string has the same syntax as a string in a curl configuration file.
+        // A JSON string has the same syntax as a quoted string in the configuration file of curl.
         format!(
             "url = \"https://127.0.0.1:{}{path}\"\nrequest = {method}\ncacert = \"{}\"\n\
              header = \"Authorization: Bearer {ADMIN_TOKEN}\"\nheader = \"Content-Type: {content}\"\ndata = {}\n\
@@ -81,13 +83,13 @@ fn send_requests(
 pub(super) struct ObjectSizes {
     pub(super) infra_node: Vec<f64>,
     pub(super) infra_node_without_managed_fields: Vec<f64>,
-    /// Parts that the agent adds to a Node, without the agent's entry of `managedFields`.
+    /// Fields that the agent adds to a Node, without the agent's entry in `managedFields`.
     pub(super) node_agent_fields: Vec<f64>,
-    /// The agent's entry of `managedFields` on a Node.
+    /// The agent's entry in `managedFields` of a Node.
     pub(super) node_managed_fields: Vec<f64>,
 }
 
-/// Measures all InfraNodes and the Nodes with the given names.
+/// Measures the sizes of all InfraNodes, and of the Nodes with these names.
 pub(super) fn measure_sizes(plane: &ControlPlane, names: &[String]) -> Result<ObjectSizes> {
     let list = |path: &str| -> Result<Vec<Value>> {
         let mut list: Value = serde_json::from_str(&plane.kubectl(&["get", "--raw", path])?)?;

@@ -1,5 +1,5 @@
-//! Records the times at which the spec of an InfraNode changes and at which the agent has updated the status for this
-//! spec, from `kubectl get --watch`.
+//! Records two times for each InfraNode, from `kubectl get --watch`: when its spec changes, and when the agent has
+//! updated the status for this spec.
 
 #![expect(clippy::disallowed_methods, reason = "this crate runs other programs")]
 
@@ -18,12 +18,12 @@ use berth_tests::running::Running;
 const OUTPUT_COLUMNS: &str = "custom-columns=N:.metadata.name,G:.metadata.generation,O:.status.observedGeneration,\
     R:.status.conditions[?(@.type==\"Ready\")].status,A:.status.conditions[?(@.type==\"Ready\")].observedGeneration";
 
-/// State of an InfraNode in one line of the watch.
+/// State of an InfraNode, from one output line of the watch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct ObservedState {
     name: String,
     generation: u64,
-    /// True if the InfraNode is Ready, and status and condition refer to the current generation.
+    /// True if the condition Ready is `True`, and the status and this condition refer to the current generation.
     is_ready: bool,
 }
 
@@ -46,19 +46,19 @@ impl FromStr for ObservedState {
 /// Times at which the watch showed the changed spec and the status for this spec.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ReadyTimes {
-    /// `None` if the watch restarted before the spec changed.
+    /// Time of the changed spec; `None` if the watch was restarted before the spec changed.
     pub(super) spec_changed: Option<Instant>,
     pub(super) became_ready: Instant,
 }
 
-/// Generations that became Ready, spec changes and completed waits, each by the name of the InfraNode.
+/// State of each wait, by the name of the InfraNode: the last generation that became Ready, the time of the spec
+/// change, and the result.
 #[derive(Debug, Default)]
 struct ReadyTracker {
     ready_generations: BTreeMap<String, u64>,
     spec_changes: BTreeMap<String, Instant>,
     completed: BTreeMap<String, ReadyTimes>,
-    /// Names that a restarted watch has not listed yet. The list of a restarted watch does not give the time of a
-    /// spec change.
+    /// Names that a restarted watch has not listed yet. An initial list does not show when a spec changed.
     unlisted: BTreeSet<String>,
 }
 
@@ -78,7 +78,8 @@ impl ReadyTracker {
     }
 }
 
-/// A running `kubectl get --watch`. The server ends a watch that is too slow; [`Watch`] then starts a new watch.
+/// A running `kubectl get --watch`. The API server ends a watch that is too slow, and this type then starts
+/// another.
 #[derive(Debug)]
 pub(super) struct Watch<'a> {
     plane: &'a ControlPlane,
@@ -108,7 +109,7 @@ impl<'a> Watch<'a> {
         Ok(Self { plane, lines, tracker: ReadyTracker::default(), _kubectl: kubectl })
     }
 
-    /// Waits until each of the InfraNodes has become Ready in a generation that is newer than at the last call.
+    /// Waits until each of the InfraNodes is Ready in a newer generation than at the last call.
     ///
     /// # Errors
     /// Fails if an InfraNode does not become Ready within the timeout.
@@ -158,7 +159,7 @@ pub(super) struct NotReady {
 }
 
 impl NotReady {
-    /// Adds the log of the agent of the first missing InfraNode to the error.
+    /// Adds the log of one agent to the error: the agent of the first InfraNode that did not become Ready.
     pub(super) fn with_log(self, log: impl Fn(&str) -> String) -> anyhow::Error {
         let first = self.missing.first().map(String::as_str).unwrap_or_default();
         let count = self.missing.len();
@@ -216,7 +217,7 @@ mod tests {
             tracker.completed.get("b"),
             Some(&ReadyTimes { spec_changed: Some(time(5)), became_ready: time(9) })
         );
-        // A restarted watch lists the current state.
+        // A restarted watch first lists the current state, which is not a change.
         tracker.unlisted.insert("a".to_owned());
         tracker.record(time(12), "a 2 1 True 1".parse().unwrap());
         tracker.record(time(13), "a 2 2 True 2".parse().unwrap());

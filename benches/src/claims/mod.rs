@@ -1,5 +1,5 @@
-//! Measures the allocation of addresses: controllers with stale indexes claim 1,000,000 addresses at the same time,
-//! compared with an allocator that scans its range.
+//! Measures the allocation of addresses: several controllers, whose indexes of claims are stale, claim 1,000,000
+//! addresses at the same time. The peer is an allocator that scans its range.
 
 mod model_server;
 mod race;
@@ -33,7 +33,7 @@ use crate::result::{BenchResult, Goal, Section, Table};
 
 /// Number of tenants whose machines get addresses at the same time.
 const PARALLEL_TENANTS: u32 = 2;
-/// Size of the measured index, in tenants and machines of each tenant.
+/// Size of the measured index: number of tenants, and number of machines of each tenant.
 const INDEX_SIZE: (u32, u32) = (10, 10_000);
 
 /// Lets controllers race for addresses, and compares their speed with an allocator that scans its range.
@@ -58,7 +58,7 @@ pub(crate) struct Args {
     index: bool,
 }
 
-/// Cost of an allocator.
+/// Measured cost of an allocator.
 #[derive(Debug, Clone, Copy)]
 struct AllocationCost {
     claims: f64,
@@ -111,7 +111,7 @@ struct Measurements {
     index_mib: f64,
 }
 
-/// Measures an allocation. The closure returns its result and the number of claims.
+/// Measures an allocation. `allocate` returns its result and the number of claims.
 fn measure<T>(allocate: impl FnOnce() -> Result<(T, u64)>) -> Result<(T, AllocationCost)> {
     let (before, begin) = (Usage::of_process(process::id())?, Instant::now());
     let (result, claims) = allocate()?;
@@ -120,7 +120,7 @@ fn measure<T>(allocate: impl FnOnce() -> Result<(T, u64)>) -> Result<(T, Allocat
     Ok((result, AllocationCost { claims: claims as f64, seconds, cpu_seconds }))
 }
 
-/// Races for the addresses of all tenants. The names of all claims stay on the server until the end.
+/// Runs the race for the addresses of each tenant. The server stores the names of all claims until the end.
 fn race_for_all(args: &Args) -> Result<RaceCounts> {
     let (server, pools, next) = (ModelServer::default(), new_pools()?, AtomicU32::new(0));
     let pool = pools.iter().next().context("no pool")?;
@@ -149,7 +149,7 @@ fn race_for_all(args: &Args) -> Result<RaceCounts> {
     Ok(total)
 }
 
-/// Returns the resident MiB that the index of a controller with all its claims adds to this process.
+/// Returns the MiB of resident memory that the index of a controller with all its claims adds to this process.
 fn measure_index() -> Result<f64> {
     let before = Usage::of_process(process::id())?.resident;
     let (tenants, machines) = INDEX_SIZE;
@@ -169,7 +169,7 @@ fn measure_index() -> Result<f64> {
     Ok(after - before)
 }
 
-/// Measures the index in a separate process, so that the resident memory contains nothing else.
+/// Measures the index in a separate process, so that its resident memory contains nothing else.
 fn index_mib_in_child_process() -> Result<f64> {
     let program = Program {
         label: "index of claims".to_owned(),

@@ -1,4 +1,5 @@
-//! Model of an API server: it accepts each name once, and delivers claims in the order of their creation.
+//! Model of an API server: it refuses a second object with the same name, and delivers claims in the order of their
+//! creation.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -7,19 +8,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use berth_api::AddressClaim;
 use kube::ResourceExt as _;
 
-/// The API server refuses a second object of the same name (409).
+/// The API server refuses to create an object whose name exists (status 409).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct AlreadyExists;
 
-/// AddressClaims are cluster-scoped, so all networks share the names.
+/// Model of the API server for AddressClaims of all networks. AddressClaims are cluster-scoped, so each name is
+/// unique in all networks.
 #[derive(Debug, Default)]
 pub(super) struct ModelServer {
-    /// Objects by name; `None` for the objects of a network that is no longer read.
+    /// Objects by name; `None` if only the name of an object is still needed (see [`Self::drop_objects`]).
     objects: Mutex<HashMap<String, Option<Arc<AddressClaim>>>>,
 }
 
 impl ModelServer {
-    /// Creates an object, and adds it to the watch of its network.
+    /// Creates an object, and appends it to `watch`, the watch log of its network.
     pub(super) fn create(
         &self,
         mut claim: AddressClaim,
@@ -48,7 +50,7 @@ impl ModelServer {
         lock(&self.objects).len()
     }
 
-    /// Drops the objects of a network, but keeps their names.
+    /// Drops the objects of a network to save memory, but stores their names, so that these are still refused.
     pub(super) fn drop_objects(&self, watch: &WatchLog) {
         let mut objects = lock(&self.objects);
         for claim in lock(&watch.0).iter() {

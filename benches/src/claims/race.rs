@@ -1,5 +1,5 @@
-//! Controllers that claim addresses for the machines of one tenant at the same time. Each controller has its own index
-//! of claims, which its watch updates with a delay.
+//! Controllers that claim addresses for the machines of one tenant at the same time. Each controller has a separate
+//! index of claims, which its watch updates with a delay.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -17,9 +17,10 @@ use k8s_openapi::jiff::SignedDuration;
 use super::model_server::{AlreadyExists, ModelServer, WatchLog};
 use super::tenant::Tenant;
 
-/// Maximum number of attempts of a reconcile, as in the controller. The next reconcile has an updated index.
+/// Maximum number of attempts of one reconcile, as in the controller. The next reconcile begins with an updated
+/// index.
 const MAX_ATTEMPTS: usize = 32;
-/// Time after the release of an address in which no machine gets the address.
+/// Time after the release of an address during which no machine gets the address.
 const QUARANTINE: SignedDuration = SignedDuration::from_secs(300);
 
 /// Size of a race.
@@ -36,13 +37,13 @@ pub(super) struct RaceSize {
 /// Results of a race.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct RaceCounts {
-    /// Machines with an address.
+    /// Number of machines that have an address.
     pub(super) claims: u64,
-    /// Machines with an address that another machine also has.
+    /// Number of machines whose address another machine also has.
     pub(super) duplicates: u64,
-    /// Creations that the server refused, because the name existed.
+    /// Number of claims that the server refused to create, because the name existed.
     pub(super) conflicts: u64,
-    /// Reconciles that ended after the maximum number of attempts.
+    /// Number of reconciles that ended after the maximum number of attempts.
     pub(super) requeues: u64,
 }
 
@@ -56,7 +57,8 @@ impl RaceCounts {
     }
 }
 
-/// Lets all controllers claim addresses of a tenant's pool, and checks the result.
+/// Lets all controllers claim addresses of a tenant's pool at the same time, and checks that each address has one
+/// machine.
 pub(super) fn race(
     server: &ModelServer,
     pool: &ValidPool,
@@ -74,7 +76,7 @@ pub(super) fn race(
                 Ok((controller.claimed, controller.counts))
             })
         });
-        // All threads start before the first one is joined.
+        // Collects first, so that all threads are started before the first one is joined.
         let controllers: Vec<_> = controllers.collect();
         let join = |handle: thread::ScopedJoinHandle<'_, Result<_>>| {
             handle.join().map_err(|_| anyhow!("a controller panicked"))?
@@ -107,7 +109,7 @@ struct Controller<'a> {
     index: NetworkClaims,
     /// Number of claims that the watch has delivered.
     delivered: usize,
-    /// Claims that the controller created since the last delivery.
+    /// Number of claims that the controller created since the last delivery of the watch.
     since_delivery: u32,
     claimed: Vec<(ClaimingMachine, IpAddr)>,
     counts: RaceCounts,
@@ -161,7 +163,7 @@ impl<'a> Controller<'a> {
                         continue;
                     }
                     refused.insert(address);
-                    // The claim exists on the server, but not in the index: the controller reads the claim.
+                    // The server has the claim but the index lacks it, so the controller reads the claim.
                     if let Some(existing) = self.server.get(&self.tenant.claim_name(address)) {
                         self.index.insert(existing);
                     }
@@ -188,7 +190,7 @@ impl<'a> Controller<'a> {
         }
     }
 
-    /// Adds all claims that the watch has not delivered yet, including the claims of this controller.
+    /// Adds all claims that the watch has not delivered yet to the index, including the controller's own claims.
     fn receive_claims(&mut self) {
         let claims = self.watch.after(self.delivered);
         self.delivered += claims.len();
@@ -214,7 +216,7 @@ mod tests {
         assert_eq!((total.claims, total.duplicates, server.len()), (900, 0, 900));
     }
 
-    /// A controller whose watch delivers no events detects the claims of another controller only by conflicts.
+    /// Without events of the watch, the controller discovers the claims of another controller only by conflicts.
     #[test]
     fn a_conflict_leads_to_the_next_address() {
         let (server, pools) = (ModelServer::default(), new_pools().unwrap());

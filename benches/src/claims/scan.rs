@@ -1,9 +1,10 @@
-//! The peer: an allocator that checks the addresses of its range one after another, as the IPAM plugin whereabouts does
-//! (`IterateForAssignment` in pkg/allocate/allocate.go).
+//! The peer: an allocator that checks the addresses of its range one after another, as the IPAM plugin whereabouts
+//! does (`IterateForAssignment` in pkg/allocate/allocate.go).
 //!
-//! For each request, whereabouts reads the object with all reservations of the range, builds a map of them, and checks
-//! each address from the first on. A leader election lets only one pod of the cluster do this at a time, so the peer is
-//! one thread without conflicts. Requests to the API server cost nothing here.
+//! For each request, whereabouts reads the object that lists all reservations of the range, builds a map of these
+//! reservations, and checks each address from the first on. Leader election allows only one pod of the cluster to
+//! do this at a time, so the peer is one thread without conflicts. Here, the peer's requests to the API server take
+//! no time.
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
@@ -17,7 +18,7 @@ const LAST_ADDRESS: u32 = 0x0a00_fffe;
 /// Addresses that the tenants' pool excludes.
 const EXCLUDED_ADDRESSES: std::ops::RangeInclusive<u32> = 0x0a00_0100..=0x0a00_01ff;
 
-/// Reservation of an address, as the object of the range lists it.
+/// Reservation of an address, as in the object that lists all reservations of the range.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Reservation {
     pub(super) address: Ipv4Addr,

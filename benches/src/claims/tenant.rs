@@ -10,7 +10,7 @@ use berth_controller::tenants::addresses::pools::NetworkPools;
 use berth_kubevirt_render::machines::TENANT_INTERFACE;
 use serde_json::json;
 
-/// Maximum number of machines of a tenant, for which the pool has enough addresses.
+/// Maximum number of machines of a tenant. The pool has enough addresses for this number.
 pub(super) const MAX_MACHINES: i64 = 65_000;
 
 /// Returns the address pool of a tenant. All tenants have equal pools, each in a separate network.
@@ -38,18 +38,18 @@ impl Tenant {
         Self { name, uid: format!("11111111-0000-0000-0000-{number:012}"), network }
     }
 
-    /// Returns a machine of the tenant, with the name that a MachineDeployment gives it.
+    /// Returns a machine of the tenant, with a name that a MachineDeployment would generate.
     pub(super) fn machine(&self, number: u32) -> ClaimingMachine {
         let name = format!("workers-5d4f8c7b9-{number:05}");
         ClaimingMachine { namespace: self.network.clone(), name }
     }
 
-    /// Returns the name of the claim to an address.
+    /// Returns the name of the claim for an address.
     pub(super) fn claim_name(&self, address: IpAddr) -> String {
         AddressClaim::name_for(&self.network, address)
     }
 
-    /// Returns the claim of a machine, with the fields that the controller writes.
+    /// Returns a machine's claim for an address, with the fields that the controller writes.
     pub(super) fn claim(
         &self,
         address: IpAddr,

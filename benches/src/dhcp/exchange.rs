@@ -1,4 +1,5 @@
-//! The guests: each guest obtains its address by DHCPDISCOVER and DHCPREQUEST, and the time of each answer is measured.
+//! Emulated guests: each guest obtains its address with DHCPDISCOVER and DHCPREQUEST, and the time until each
+//! answer is measured.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -14,22 +15,22 @@ use super::socket::GuestSocket;
 
 /// Time after which a guest repeats its message.
 const RETRANSMISSION_INTERVAL: Duration = Duration::from_secs(1);
-/// Number of messages without answer after which the measurement fails.
+/// Number of transmissions of a message without an answer after which the measurement fails.
 const MAX_TRANSMISSIONS: u32 = 10;
 
-/// Answers to all guests.
+/// Times until the answers to all guests.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct AnswerTimes {
     /// Milliseconds from the first DHCPDISCOVER to the DHCPOFFER.
     pub(super) offer_millis: Vec<f64>,
     /// Milliseconds from the first DHCPREQUEST to the DHCPACK.
     pub(super) ack_millis: Vec<f64>,
-    /// Number of messages that guests repeated.
+    /// Number of messages that guests sent again.
     pub(super) retransmissions: u32,
 }
 
 impl AnswerTimes {
-    /// Returns the milliseconds of all answers.
+    /// Returns the milliseconds until each answer of both types.
     pub(super) fn all_millis(&self) -> Vec<f64> {
         [&self.offer_millis[..], &self.ack_millis].concat()
     }
@@ -51,7 +52,7 @@ impl AnswerTimes {
 struct Exchange {
     guest: Guest,
     link: LinkAddr,
-    /// The last message.
+    /// The last message that the guest sent, for retransmissions.
     frame: Vec<u8>,
     expected_type: MessageType,
     first_sent: Instant,
@@ -59,8 +60,8 @@ struct Exchange {
     transmissions: u32,
 }
 
-/// Lets all guests get their addresses, at most `at_once` guests at the same time. `transaction` is the last transaction
-/// id that was used.
+/// Lets all guests get their addresses, with at most `at_once` guests that wait at the same time. `transaction` is
+/// the last used transaction ID.
 pub(super) fn serve_guests(
     socket: &GuestSocket,
     guests: &[(Guest, LinkAddr)],
@@ -76,7 +77,8 @@ pub(super) fn serve_guests(
         {
             *transaction = transaction.wrapping_add(1);
             exchanges.start(*transaction, *guest, *link)?;
-            // Answers are received between the starts of guests, because the measured time of an answer ends at its receipt.
+            // Receives answers also between the starts of guests, because the measured time of an answer ends when
+            // it is received.
             while let Some((at, answer)) = socket.try_receive()? {
                 exchanges.handle(at, answer)?;
             }
@@ -91,7 +93,7 @@ pub(super) fn serve_guests(
     }
 }
 
-/// All exchanges that wait for an answer, by transaction id.
+/// All guests that wait for an answer, by transaction ID.
 struct Exchanges<'a> {
     socket: &'a GuestSocket,
     waiting: BTreeMap<u32, Exchange>,
@@ -122,7 +124,8 @@ impl Exchanges<'_> {
         Ok(())
     }
 
-    /// Handles an answer. The answer to a repeated message may arrive twice, so unexpected types are ignored.
+    /// Handles an answer. A retransmitted message may be answered twice, so an answer of an unexpected type is
+    /// ignored.
     fn handle(&mut self, at: Instant, answer: Answer) -> Result<()> {
         let Some(exchange) = self.waiting.get(&answer.transaction) else { return Ok(()) };
         let (guest, link) = (exchange.guest, exchange.link);
@@ -143,7 +146,7 @@ impl Exchanges<'_> {
         Ok(())
     }
 
-    /// Repeats the messages without answer.
+    /// Sends the messages without an answer again after [`RETRANSMISSION_INTERVAL`].
     fn retransmit(&mut self) -> Result<()> {
         let now = Instant::now();
         for exchange in self.waiting.values_mut() {

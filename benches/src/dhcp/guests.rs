@@ -1,4 +1,4 @@
-//! The guests of one host, and the files that configure both servers and create the links of the guests.
+//! The emulated guests of one host, and the files that configure the two DHCP servers and the guests' links.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use berth_api::MacAddress;
 use serde::{Deserialize, Serialize};
 
-/// A server that answers guests.
+/// A DHCP server to measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) enum Server {
     Agent,
@@ -17,7 +17,7 @@ pub(super) enum Server {
 }
 
 impl Server {
-    /// Returns the second byte of the guests' Ethernet and IP addresses. Each server has its own guests.
+    /// Returns the second byte of the guests' MAC and IP addresses, which differs between the servers.
     const fn number(self) -> u8 {
         match self {
             Self::Agent => 1,
@@ -25,7 +25,7 @@ impl Server {
         }
     }
 
-    /// Returns the name of the program.
+    /// Returns the name of the server's program.
     pub(super) const fn label(self) -> &'static str {
         match self {
             Self::Agent => "berth-agent",
@@ -33,7 +33,8 @@ impl Server {
         }
     }
 
-    /// Returns the bridge of the guests. The agent derives the name of its bridge from the VNI.
+    /// Returns the name of the bridge to which the server's guests are attached. The agent derives the name of its
+    /// bridge from the VNI.
     const fn bridge(self) -> &'static str {
         match self {
             Self::Agent => "tn5001",
@@ -47,7 +48,7 @@ impl Server {
     }
 }
 
-/// A guest: the end of a veth pair. The other end is a port of the server's bridge.
+/// A guest: one end of a veth pair, whose other end is a port of the server's bridge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Guest {
     server: Server,
@@ -61,7 +62,8 @@ impl Guest {
         MacAddress([2, self.server.number(), 0, 0, high, low])
     }
 
-    /// Returns the address that the guest must get. The first 256 addresses of the network are for other machines.
+    /// Returns the address that the guest must get. The first 256 addresses of the network are reserved for other
+    /// machines.
     pub(super) const fn address(self) -> Ipv4Addr {
         let [high, low] = self.number.to_be_bytes();
         Ipv4Addr::new(10, self.server.number(), high + 1, low)
@@ -81,7 +83,7 @@ impl Guest {
     }
 }
 
-/// A VXLAN network, because not every kernel supports VLANs.
+/// Manifest with a VXLAN network, because not every kernel supports VLANs.
 const INFRA_NODE: &str = "\
 apiVersion: berth.dev/v1alpha1
 kind: InfraNode
@@ -106,8 +108,8 @@ spec:
     leases:
 ";
 
-/// dnsmasq has the same leases as the agent. Without the ping of an address before its first use, and without a log of
-/// each answer, dnsmasq answers faster than with its default settings.
+/// Configuration of dnsmasq with the same leases as the agent's. dnsmasq does not ping an address before its first
+/// use and does not log each answer, so it answers faster than with its default settings.
 const DNSMASQ_CONF: &str = "\
 port=0
 no-resolv
@@ -128,10 +130,11 @@ dhcp-option=option:dns-server,10.2.0.53
 
 /// Writes the files for this number of guests of each server:
 ///
-/// * `network.yaml`: the manifest of the agent without leases; `leases.yaml`: with a lease for each guest
+/// * `network.yaml`: the agent's manifest without leases
+/// * `leases.yaml`: the agent's manifest with a lease for each guest
 /// * `dnsmasq.conf`
-/// * `agent-ports`, `agent-guests`, `dnsmasq-ports`, `dnsmasq-guests`: commands for `ip -batch` that create the ports
-///   of the bridge, and set the links of the guests up
+/// * `agent-ports`, `agent-guests`, `dnsmasq-ports`, `dnsmasq-guests`: commands for `ip -batch` that create the
+///   ports of the bridge, and set the links of the guests up
 pub(super) fn write_files(folder: &Path, count: u16) -> Result<()> {
     let write = |name: &str, text: String| {
         let path = folder.join(name);

@@ -19,7 +19,7 @@ pub(crate) struct LeaseMemoryArgs {
     output: OutputArgs,
 }
 
-/// States of the agent, and at last dnsmasq with all leases in use, in the order of the measurement.
+/// Measured states in their order: several states of the agent, and then dnsmasq with all leases in use.
 const STATES: [&str; 5] = [
     "berth-agent with a network, without leases",
     "berth-agent with all leases, without bridge ports",
@@ -27,12 +27,13 @@ const STATES: [&str; 5] = [
     "berth-agent after the answers to all guests",
     "dnsmasq after the answers to all guests",
 ];
-/// Index of the state that the goal limits.
+/// Index in [`STATES`] of the agent's state for which [`MEMORY_GOAL_MIB`] applies.
 const AGENT_STATE: usize = 3;
-/// Index of the state of dnsmasq.
+/// Index in [`STATES`] of the state of dnsmasq.
 const DNSMASQ_STATE: usize = 4;
 
-/// An idle thread of the agent ends only after some time, so the script waits before each measurement.
+/// Script that measures the states. It waits before each measurement, because an idle thread of the agent ends only
+/// after some time.
 const SCRIPT: &str = r#"
 measure() { # PID
     sleep 20
@@ -110,7 +111,7 @@ fn state_table(states: &[Memory; STATES.len()]) -> Table {
     table
 }
 
-/// Parses one line with resident and anonymous KiB for each state.
+/// Parses the output of the script: for each state a line with the resident and the anonymous memory in KiB.
 fn parse_states(output: &str) -> Result<[Memory; STATES.len()]> {
     let mut states = Vec::new();
     for line in output.lines() {

@@ -1,4 +1,5 @@
-//! Measures the servers from the network namespace of the guests, with the same guests for each server.
+//! Measures the two servers from the network namespace of the guests, with the same number of guests for each
+//! server.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -16,10 +17,10 @@ use crate::progress::print_step;
 
 /// Wait before each measurement, so that the servers are idle when it starts.
 const SETTLE_TIME: Duration = Duration::from_secs(1);
-/// Numbers of guests that start at the same time. One more load starts all guests at the same time.
+/// Numbers of guests that start at the same time. In a further load, all guests start at the same time.
 const SMALL_LOADS: [u16; 2] = [1, 16];
 
-/// Runs in the network namespace of the guests: lets guests get their addresses, and prints the times as JSON.
+/// Runs in the network namespace of the guests: lets the guests get their addresses, and prints the times as JSON.
 #[derive(Debug, clap::Args)]
 pub(crate) struct GuestArgs {
     /// Number of guests of each server
@@ -35,21 +36,21 @@ pub(crate) struct GuestArgs {
     dnsmasq_pid: Option<u32>,
 }
 
-/// Measured values of a server.
+/// Measured values of one server.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct MeasuredServer {
     pub(super) server: Server,
-    /// Answers by the number of guests that start at the same time, in ascending order.
+    /// Measured values by load: the number of guests that start at the same time.
     pub(super) loads: BTreeMap<u16, MeasuredLoad>,
     /// Resident memory of the server after all loads, in MiB.
     pub(super) resident_mib: f64,
 }
 
-/// Answers to guests, with a fixed number of guests that start at the same time.
+/// Measured values for one load.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct MeasuredLoad {
     pub(super) times: AnswerTimes,
-    /// CPU time of the server.
+    /// CPU time of the server under this load.
     pub(super) cpu_seconds: f64,
 }
 

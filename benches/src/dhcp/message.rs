@@ -11,12 +11,12 @@ use etherparse::{PacketBuilder, SlicedPacket, TransportSlice};
 
 use super::guests::Guest;
 
-/// Answer of a server.
+/// Answer of a DHCP server to a guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Answer {
     pub(super) transaction: u32,
     pub(super) message_type: MessageType,
-    /// The guest's new address.
+    /// Address that the server offers or assigns to the guest (`yiaddr`).
     pub(super) address: Ipv4Addr,
     pub(super) server: Ipv4Addr,
 }
@@ -26,7 +26,7 @@ pub(super) fn discover_frame(guest: Guest, transaction: u32) -> Result<Vec<u8>> 
     frame(guest, &message(guest, transaction, MessageType::Discover))
 }
 
-/// Returns the DHCPREQUEST for an offer.
+/// Returns the DHCPREQUEST that accepts an offer.
 pub(super) fn request_frame(guest: Guest, offer: Answer) -> Result<Vec<u8>> {
     let mut message = message(guest, offer.transaction, MessageType::Request);
     message.opts_mut().insert(DhcpOption::ServerIdentifier(offer.server));
@@ -34,7 +34,7 @@ pub(super) fn request_frame(guest: Guest, offer: Answer) -> Result<Vec<u8>> {
     frame(guest, &message)
 }
 
-/// Parses a frame. Returns `None` for anything else than a complete answer.
+/// Parses a frame; `None` if it is no complete DHCP answer.
 pub(super) fn parse_answer(frame: &[u8]) -> Option<Answer> {
     let packet = SlicedPacket::from_ethernet(frame).ok()?;
     let Some(TransportSlice::Udp(datagram)) = packet.transport else { return None };
@@ -95,7 +95,7 @@ mod tests {
     use super::super::guests::Server;
     use super::*;
 
-    /// The guest exchanges its messages with the responder of the agent.
+    /// The guest exchanges its messages with the agent's DHCP responder.
     #[test]
     fn a_guest_gets_its_address() {
         let guest = Server::Agent.guests(1000).last().unwrap();

@@ -1,7 +1,7 @@
-//! Measures how fast the agent answers the DHCP requests of 1,000 guests of one host, compared with dnsmasq, and the
+//! Compares how fast the agent and dnsmasq answer the DHCP requests of 1,000 guests of one host, and measures the
 //! memory that the agent needs for their leases.
 //!
-//! Each guest is the end of a veth pair, and the other end is a port of one bridge, as for the VMs of a host. The agent
+//! Each guest is one end of a veth pair, whose other end is a port of a bridge, as for the VMs of a host. The agent
 //! opens a packet socket for each port; dnsmasq listens on the bridge.
 
 mod exchange;

@@ -17,7 +17,7 @@ use super::guests::write_files;
 use crate::program::Program;
 use crate::unshare::run_unshared;
 
-/// Programs and numbers of a benchmark in network namespaces.
+/// Arguments of a benchmark that runs in network namespaces.
 #[derive(Debug, clap::Args)]
 pub(super) struct NamespaceArgs {
     /// berth-agent binary to measure, built with the profile of a release (dist-agent)
@@ -32,7 +32,7 @@ pub(super) struct NamespaceArgs {
 }
 
 impl NamespaceArgs {
-    /// Returns the path of dnsmasq, which is also valid in another folder; a name is searched in `PATH`.
+    /// Returns the path of dnsmasq, resolved in `PATH` if it is only a name, and valid in any working folder.
     fn dnsmasq_path(&self) -> Result<PathBuf> {
         if self.dnsmasq.components().count() == 1 {
             return Ok(self.dnsmasq.clone());
@@ -50,13 +50,13 @@ impl NamespaceArgs {
             missing_hint: "install it: apt-get install dnsmasq-base",
         };
         let version = program.version()?;
-        // The copyright follows.
+        // In the output, two spaces separate the version from the copyright.
         Ok(version.split("  ").next().unwrap_or_default().to_owned())
     }
 }
 
-/// Shell functions of both benchmarks: `$1` is the folder with the files of [`write_files`], `$count` the number of
-/// guests. The result contains only what is written to file descriptor 3.
+/// Shell functions that both benchmarks use. `$1` is the folder with the files of [`write_files`], `$count` the
+/// number of guests. The result of the script is what it writes to file descriptor 3.
 const PRELUDE: &str = r#"
 exec 3>&1 1>&2
 trap '[ $? = 0 ] || tail -n 30 agent.log dnsmasq.log || true; kill $(jobs -p) || true' EXIT

@@ -6,9 +6,9 @@ use super::measure::{MeasuredLoad, MeasuredServer};
 use crate::result::{BenchResult, Goal, Section, Table};
 use crate::stats::{median, percentile};
 
-/// Goal for the 99th percentile of the answers to one guest at a time, in milliseconds.
+/// Goal for the 99th percentile of the time until an answer, in milliseconds, if one guest starts at a time.
 const P99_GOAL_MILLIS: f64 = 5.0;
-/// Number of guests that start at the same time in the measurement that the goal limits.
+/// Number of guests that start at the same time in the load for which [`P99_GOAL_MILLIS`] applies.
 const SINGLE_GUEST: u16 = 1;
 
 /// Builds the result.
@@ -44,7 +44,7 @@ pub(super) fn build_result(
     }
 }
 
-/// Returns the answers under a load; no answers if the load was not measured.
+/// Returns the measured values for a load; empty values if the load was not measured.
 fn load_of(server: &MeasuredServer, load: u16) -> MeasuredLoad {
     server.loads.get(&load).cloned().unwrap_or_default()
 }

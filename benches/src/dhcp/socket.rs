@@ -1,4 +1,4 @@
-//! One packet socket for the links of all guests.
+//! One packet socket that sends and receives on the links of all guests.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -15,13 +15,14 @@ use socket2::{SockFilter, SockRef};
 
 use super::message::{Answer, parse_answer};
 
-/// Longest wait for a frame.
+/// Time limit of one wait for a frame.
 const RECEIVE_TIMEOUT: Duration = Duration::from_millis(50);
-/// Receive buffer: more than the answers to all guests.
+/// Size of the receive buffer, in which the answers to all guests fit.
 const RECEIVE_BUFFER_BYTES: usize = 16 << 20;
 const MAX_FRAME_BYTES: usize = 2048;
 
-/// Accepts UDP datagrams over IPv4 to port 68, so the broadcasts of other guests never reach this program.
+/// BPF filter that accepts only UDP datagrams over IPv4 to port 68, so the guests' own broadcasts do not wake this
+/// program.
 const FILTER: [SockFilter; 9] = [
     SockFilter::new(0x28, 0, 0, 12),     // EtherType
     SockFilter::new(0x15, 0, 6, 0x0800), // IPv4
@@ -52,7 +53,8 @@ impl GuestSocket {
         Ok(Self(descriptor))
     }
 
-    /// Sends a frame by a link. A frame that the kernel drops because of a full queue is lost, as on a cable.
+    /// Sends a frame on a link. If the queue of the link is full, the kernel drops the frame, as a frame may be
+    /// lost in a real network.
     pub(super) fn send(&self, frame: &[u8], link: &LinkAddr) -> Result<()> {
         match sendto(self.0.as_raw_fd(), frame, link, MsgFlags::empty()) {
             Ok(_) | Err(Errno::ENOBUFS) => Ok(()),
@@ -60,13 +62,13 @@ impl GuestSocket {
         }
     }
 
-    /// Waits for an answer. Returns the answer and the time of its arrival; `None` after a timeout, or for a frame that
-    /// is no answer.
+    /// Waits for an answer, and returns it with the time of its arrival; `None` after a timeout, or if the received
+    /// frame is no DHCP answer.
     pub(super) fn receive(&self) -> Result<Option<(Instant, Answer)>> {
         self.receive_with(MsgFlags::empty())
     }
 
-    /// Returns an answer that has arrived already.
+    /// Returns an answer that has already arrived; `None` if there is none.
     pub(super) fn try_receive(&self) -> Result<Option<(Instant, Answer)>> {
         self.receive_with(MsgFlags::MSG_DONTWAIT)
     }
@@ -83,7 +85,7 @@ impl GuestSocket {
     }
 }
 
-/// Returns the addresses of all links of this network namespace by name, for [`GuestSocket::send`].
+/// Returns the socket addresses of all links in this network namespace by name, for [`GuestSocket::send`].
 pub(super) fn link_addresses() -> Result<BTreeMap<String, LinkAddr>> {
     let all = getifaddrs().context("list the links")?;
     let link = |one: InterfaceAddress| {

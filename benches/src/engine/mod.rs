@@ -1,5 +1,5 @@
-//! Measures the speed of the assignment engine with all rules in use, compared with a full scan of all hosts, and the
-//! time of an engine rebuild.
+//! Measures the speed of the assignment engine with all its rules, compared with a full scan of all hosts, and the
+//! time to rebuild the engine.
 
 mod rebuild;
 mod run;
@@ -24,7 +24,7 @@ use crate::stats::percentile;
 
 /// Fraction of the CPUs that is allocated before the measurement starts.
 const FILL_LEVEL: f64 = 0.85;
-/// Workloads, each with its goal: decisions per second.
+/// Workloads, each with its goal for the decisions per second.
 const RATE_GOALS: [(Workload, f64); 3] = [
     (Workload { hosts: PEER_HOSTS, control_plane_percent: 0 }, 100_000.0),
     (Workload { hosts: 50_000, control_plane_percent: 0 }, 50_000.0),
@@ -38,12 +38,13 @@ const REBUILD_GOAL_SECONDS: f64 = 1.0;
 const RESIDENT_GOAL_MIB: f64 = 300.0;
 /// Number of hosts of a rebuild.
 const REBUILD_HOSTS: usize = 5_000;
-/// Number of decisions of the peer with `PEER_HOSTS` hosts. The number is lower with more hosts.
+/// Number of decisions of the peer with `PEER_HOSTS` hosts. With more hosts, the peer makes fewer decisions,
+/// because each takes longer.
 const PEER_PAIRS: usize = 2_000;
-/// Smallest measured number of hosts.
+/// Smallest number of hosts for which the peer is measured.
 const PEER_HOSTS: usize = 5_000;
 
-/// Number of hosts, and percentage of the MachineDeployments whose VMs are control planes.
+/// Workload: number of hosts, and percentage of the MachineDeployments whose VMs are control planes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Workload {
     hosts: usize,
@@ -51,7 +52,7 @@ struct Workload {
 }
 
 impl Workload {
-    /// Describes the workload in goals.
+    /// Returns the text for the workload in the list of goals.
     fn describe(self) -> String {
         let Self { hosts, control_plane_percent } = self;
         match control_plane_percent {
@@ -275,7 +276,8 @@ mod tests {
 
     #[test]
     fn decisions_obey_the_rules_and_allocations_agree() {
-        // With few hosts, a pool can be full, and then a series of VMs of the same kind is unplaced.
+        // With few hosts, a pool of hosts may become full, and several VMs in a row that need this pool are not
+        // placed.
         for control_plane_percent in [0, 10] {
             let workload = Workload { hosts: 200, control_plane_percent };
             let speed = measure_speed(workload, 400).unwrap();

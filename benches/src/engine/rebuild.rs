@@ -1,4 +1,5 @@
-//! Measures the start of the controller: building an engine from InfraNodes as JSON and Pods as typed objects.
+//! Measures the time that the controller needs at its start to build an engine from InfraNodes as JSON and Pods as
+//! typed objects.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -21,14 +22,14 @@ pub(super) struct RebuildCost {
     pub(super) pods: usize,
     /// Seconds of the whole rebuild, including parsing the InfraNodes and adding the pods.
     pub(super) seconds: f64,
-    /// Seconds for the hosts, which are a part of `seconds`.
+    /// Seconds to add the hosts, which are included in `seconds`.
     pub(super) hosts_seconds: f64,
     /// Resident MiB after the rebuild.
     pub(super) resident_mib: f64,
 }
 
-/// Rebuilds the engine once. The input objects are created and dropped host by host, so that only the engine stays
-/// resident. The time to create the input objects is not counted.
+/// Rebuilds the engine once. The input objects of each host are created before it is added and dropped afterwards,
+/// so that only the engine stays resident. The time to create the input objects is not counted.
 pub(super) fn rebuild(hosts: usize) -> Result<RebuildCost> {
     let mut engine = Engine::new();
     let (mut of_hosts, mut of_pods) = (Duration::ZERO, Duration::ZERO);
@@ -76,7 +77,7 @@ fn process_resident_mib() -> Result<f64> {
     Ok(kib.parse::<f64>().with_context(|| format!("VmRSS: {line}"))? / 1024.0)
 }
 
-/// Returns the allocations that the agent of a host reports, and the pods of these allocations.
+/// Returns the allocations that the agent of a host reports, and the pods to which they belong.
 fn allocations_and_pods(host: usize, name: &str) -> Result<(Vec<Value>, Vec<v1::Pod>)> {
     let all: Vec<(Launcher, String)> = (0..VMS_OF_HOST.len())
         .map(|at| Launcher::new(host, at))

@@ -1,4 +1,4 @@
-//! The measured run: the engine places and removes VMs. Afterwards the peer checks all decisions.
+//! The measured run: the engine places and removes VMs, and afterwards the peer checks all decisions.
 
 use std::time::Instant;
 
@@ -22,16 +22,16 @@ pub(super) struct WorkloadMeasurements {
     pub(super) pods: usize,
     pub(super) allocated_fraction: f64,
     pub(super) unplaced: usize,
-    /// Checksum of all decisions, including the decisions that filled the hosts. Two runs with the same checksum made
-    /// the same decisions.
+    /// Checksum of all decisions, including those that filled the hosts before the measurement. Two runs with the
+    /// same checksum made the same decisions.
     pub(super) checksum: u64,
-    /// Microseconds to read the rules of each pod.
+    /// Microseconds to parse the placement rules of each pod.
     pub(super) request_micros: Vec<f64>,
     /// Microseconds to choose and reserve a host for each pod.
     pub(super) place_micros: Vec<f64>,
-    /// Microseconds to remove another pod after each placement.
+    /// Microseconds to remove a random pod after each placement.
     pub(super) remove_micros: Vec<f64>,
-    /// Microseconds of the peer for a decision and a removal.
+    /// Microseconds of the peer for each pair of a decision and a removal.
     pub(super) peer_micros: Vec<f64>,
 }
 
@@ -64,7 +64,7 @@ impl WorkloadMeasurements {
     }
 }
 
-/// A decision or a removal, in the order of the run.
+/// A decision or a removal. The list of events has the order of the run.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     /// A VM of a `MachineDeployment` was placed on a host.
@@ -80,8 +80,9 @@ enum Event {
     },
 }
 
-/// Fills the hosts and measures pairs of a decision and a removal with the engine only. Afterwards the peer places
-/// the same VMs on the same hosts and checks each decision with the same rules and the same admission.
+/// Fills the hosts, and then measures pairs of a decision and a removal, with the engine only. Afterwards the peer
+/// places the same VMs on the same hosts, and checks each decision with the same rules and the same model of the
+/// kubelet's admission.
 pub(super) fn measure_speed(workload: Workload, pairs: usize) -> Result<WorkloadMeasurements> {
     let Workload { hosts, control_plane_percent } = workload;
     let template = fleet::reported_host("like", PAGE_SIZE)?;
@@ -115,7 +116,7 @@ pub(super) fn measure_speed(workload: Workload, pairs: usize) -> Result<Workload
             pair < 100 || unplaced * 4 < pair,
             "no host was found for {unplaced} of {pair} VMs"
         );
-        // Removes one VM for each new VM on average, because placed and removed VMs have the same mean size.
+        // For each new VM, one VM is removed on average, because placed and removed VMs have the same mean size.
         while is_full(&bench) {
             bench.remove(&mut speed);
         }
@@ -189,8 +190,8 @@ impl MeasuredRun {
         (self.next_vm_number, self.chain.next_deployment())
     }
 
-    /// Replays the log on an empty peer. Returns an error if a decision violates a rule, if the kubelet admission
-    /// refuses a VM, or if the allocations differ at the end.
+    /// Replays the events on an empty peer. Returns an error if a decision violates a rule, if the kubelet's
+    /// admission would refuse a VM, or if the allocations of engine and peer differ at the end.
     fn replay_and_check(&self, template: &ReportedHost, hosts: usize) -> Result<FullScan> {
         let mut scan = FullScan::new();
         for at in 0..hosts {
@@ -213,7 +214,7 @@ impl MeasuredRun {
         Ok(scan)
     }
 
-    /// Measures the same pairs with the peer.
+    /// Measures the same pairs of a decision and a removal with the peer.
     fn measure_peer(
         &mut self,
         scan: &mut FullScan,
@@ -243,7 +244,7 @@ fn uid(vm: u32) -> String {
     format!("{vm:08x}-aaaa-4bbb-8ccc-dddddddddddd")
 }
 
-/// Returns the FNV-1a hash of the log.
+/// Returns the FNV-1a hash of the events.
 fn checksum(log: &[Event]) -> u64 {
     let words = log.iter().flat_map(|event| match *event {
         Event::Placed { vm, deployment: of, host } => [vm, of, host],

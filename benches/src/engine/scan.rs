@@ -1,4 +1,5 @@
-//! The peer: the same rules, admission and preferences in the simplest form. The peer checks every host for every VM.
+//! The peer: the same rules, admission and preferences as in the engine, in the simplest implementation, which
+//! checks every host for every VM.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use super::workload::Deployment;
 use crate::fleet::Size;
 use crate::full_fleet::PAGE_SIZE;
 
-/// Hosts and the pods on the hosts.
+/// All hosts and the pods on them.
 #[derive(Debug)]
 pub(super) struct FullScan {
     cluster: ClusterState,
@@ -50,7 +51,7 @@ impl FullScan {
         Ok(())
     }
 
-    /// Finds the best host for a VM and allocates the resources.
+    /// Finds the best host for a VM, and allocates the resources of the VM there. `None` if no host has room.
     pub(super) fn place(&mut self, deployment: &Deployment, pod: &Pod) -> Result<Option<usize>> {
         let rules = Arc::new(Rules::compile(&mut self.cluster, &deployment.pod_fields(pod))?);
         let filter = self.cluster.pod_filter(&rules);
@@ -120,7 +121,7 @@ impl FullScan {
         }
     }
 
-    /// Checks that the engine has allocated the same CPUs and memory to the same pods.
+    /// Checks that the engine has allocated the same CPUs and memory to each pod as the peer.
     pub(super) fn check_agreement(&self, engine: &Engine) -> Result<()> {
         for host in &self.hosts {
             let other = engine.kubelet_state(host.id).context("unknown host")?;
@@ -160,8 +161,8 @@ impl Host {
         }
     }
 
-    /// Returns the score for the resources that would stay free in the first zone with enough room. A lower score is
-    /// better.
+    /// Returns the score of this host: the resources that would stay free in its first zone with enough room. A
+    /// lower score is better; `None` if no zone has enough room.
     fn free_score(&self, size: Size) -> Option<i64> {
         let zone = self.zones.iter().find(|zone| size.cpus <= zone.cpus && size.gib <= zone.gib)?;
         let cpus = i64::from(zone.cpus - size.cpus) * 1024 / 46;

@@ -1,5 +1,5 @@
-//! Workload of the engine benchmark: hosts of several pools, and MachineDeployments of many tenants with all kinds of
-//! placement rules.
+//! Workload of the engine's benchmark: hosts in several pools, and MachineDeployments of many tenants with all
+//! kinds of placement rules.
 
 use std::collections::BTreeMap;
 
@@ -16,15 +16,15 @@ use serde_json::{Value, json};
 use crate::fleet::{self, Size};
 use crate::full_fleet::{self, PAGE_SIZE, host_labels, taints};
 
-/// Probability that the next VM belongs to the MachineDeployment of the previous VM. At Azure, 91 to 98 % of the VMs
-/// have the same size and rules as the previous VM.
+/// Probability that the next VM belongs to the same MachineDeployment as the previous VM. At Azure, 91 to 98 % of
+/// the VMs have the same size and rules as the previous VM.
 const SAME_DEPLOYMENT_PROBABILITY: f64 = 0.91;
 /// Number of VMs of a MachineDeployment.
 const VMS_PER_DEPLOYMENT: u64 = 25;
 /// Number of MachineDeployments of a tenant.
 const DEPLOYMENTS_PER_TENANT: usize = 10;
 
-/// CPUs, GiB, and the percentage of VMs with this size.
+/// Sizes of VMs: CPUs, GiB, and the percentage of VMs with this size.
 const SIZES: [(u32, u64, u32); 8] = [
     (2, 4, 31),
     (4, 8, 16),
@@ -35,7 +35,7 @@ const SIZES: [(u32, u64, u32); 8] = [
     (16, 32, 7),
     (32, 112, 6),
 ];
-/// Number of kinds of placement rules. The sizes and kinds result in 40 request classes.
+/// Number of kinds of placement rules. Combined with the sizes, they result in 40 request classes.
 const RULE_KINDS: usize = 5;
 
 /// A MachineDeployment, which creates identical VMs.
@@ -78,8 +78,8 @@ pub(super) fn host(at: usize, template: &ReportedHost) -> ReportedHost {
     facts
 }
 
-/// Returns the MachineDeployments for the given number of VMs. The VMs of `control_plane_percent` of them are control
-/// planes.
+/// Returns the MachineDeployments for this number of VMs. In `control_plane_percent` of the MachineDeployments, the
+/// VMs are control planes.
 pub(super) fn deployments(
     vms: u64,
     control_plane_percent: usize,
@@ -162,7 +162,7 @@ fn random_size(rng: &mut Rng) -> (u32, u64) {
     found.map_or((2, 4), |(cpus, gib, _)| (*cpus, *gib))
 }
 
-/// Chooses the MachineDeployment of the next VM.
+/// Random sequence that selects the MachineDeployment of each next VM.
 #[derive(Debug)]
 pub(super) struct DeploymentChain {
     rng: Rng,

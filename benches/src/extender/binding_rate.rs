@@ -1,5 +1,5 @@
-//! Measures pods bound per second: the same kube-scheduler binds the same pods with the scheduler extender and
-//! without, in turn.
+//! Measures pods bound per second: the same kube-scheduler binds the same pods, alternately with and without the
+//! scheduler extender.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -22,10 +22,11 @@ const NAMESPACE: &str = "bound";
 const LEASE: (&str, &str) = ("kube-system", "berth-scheduler");
 /// Time limit until all pods are bound, and until all pods are deleted.
 const TIMEOUT: Duration = Duration::from_secs(900);
-/// CPUs and GiB of the VMs, which have these sizes in turn. Tenants typically use only a few sizes.
+/// CPUs and GiB of the VMs, which have these sizes in turn. Four sizes are enough, because tenants typically use
+/// only a few.
 const SIZES: [(u32, u64); 4] = [(2, 4), (4, 14), (8, 28), (16, 56)];
 
-/// Pods bound per second, one value for each pair of runs.
+/// Pods bound per second. Each list has one value for each pair of runs.
 #[derive(Debug, Default)]
 pub(super) struct BindingRates {
     pub(super) with_extender: Vec<f64>,
@@ -42,7 +43,8 @@ pub(super) struct Testbed<'a> {
 }
 
 impl Testbed<'_> {
-    /// Measures pairs of runs. Every second pair starts with the run without the extender.
+    /// Measures pairs of runs, one with and one without the extender. Every second pair starts with the run without
+    /// the extender.
     pub(super) fn measure(&mut self, pairs: usize) -> Result<BindingRates> {
         create_namespaces(self.cluster, &[NAMESPACE.to_owned()])?;
         let mut rates = BindingRates::default();
@@ -63,7 +65,8 @@ impl Testbed<'_> {
         Ok(rates)
     }
 
-    /// Measures one run. All pods exist before the scheduler starts, so that the scheduler does not wait for pods.
+    /// Measures one run; `extender` is the URL of the extender, if it is used. All pods exist before the scheduler
+    /// starts, so that the scheduler never waits for pods.
     fn run(&mut self, extender: Option<&str>) -> Result<f64> {
         let path = collection_path("v1", NAMESPACE, "pods");
         let pods: Vec<NewObject> =
@@ -76,7 +79,8 @@ impl Testbed<'_> {
             Ok(extender)
         };
         let extender = extender.map(start).transpose()?;
-        // Releases the Lease as a scheduler does at a regular exit.
+        // Releases the Lease as a scheduler does when it exits, so that the next scheduler need not wait until the
+        // Lease expires.
         let release_patch = r#"{"spec":{"holderIdentity":"","leaseDurationSeconds":1}}"#;
         let patch = ["patch", "lease", "-n", LEASE.0, LEASE.1, "--type=merge", "-p", release_patch];
         self.plane.kubectl(&patch)?;
@@ -113,7 +117,7 @@ impl Testbed<'_> {
     }
 }
 
-/// Returns the times at which a watch received the first and the last binding.
+/// Returns the times at which a watch received the first and the last of `count` bindings.
 async fn first_and_last_binding(cluster: &Cluster, count: usize) -> Result<(Instant, Instant)> {
     let pods = cluster.api::<Pod>(NAMESPACE);
     let list = pods.list(&ListParams::default()).await?;
@@ -147,8 +151,8 @@ async fn first_and_last_binding(cluster: &Cluster, count: usize) -> Result<(Inst
     }
 }
 
-/// Returns a launcher pod without preferences, because the cost of preferences in kube-scheduler grows with each
-/// host.
+/// Returns a launcher pod without scheduling preferences, because their cost in kube-scheduler is proportional to
+/// the number of hosts.
 fn launcher_of_size(at: usize) -> Launcher {
     let (cpus, gib) = SIZES.get(at % SIZES.len()).copied().unwrap_or_default();
     Launcher {

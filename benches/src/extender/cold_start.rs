@@ -1,4 +1,4 @@
-//! Measures a cold start: the controller starts with a full fleet and answers a call that was sent immediately.
+//! Measures a cold start: the controller starts with a full fleet, and a `filter` call is sent to it immediately.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use super::filter::FilterRequest;
 use super::process::Extender;
 use crate::memory::Usage;
 
-/// Time limit until the first decision. The API server uses most of this time.
+/// Time limit until the first decision. Most of this time is used by the API server, which returns the lists.
 const TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Times of one start, in seconds.
@@ -20,9 +20,10 @@ const TIMEOUT: Duration = Duration::from_secs(600);
 pub(super) struct ColdStart {
     /// Time from spawn to the first decision.
     pub(super) total_seconds: f64,
-    /// Time to read the hosts after all hosts were listed.
+    /// Time to read the hosts into the engine after the list of hosts was complete.
     pub(super) hosts_seconds: f64,
-    /// Time to count the pods: each page when the page arrived, and all pods at the end.
+    /// Time to count the resources of the pods: of each page of the list when it arrives, and of all pods at the
+    /// end.
     pub(super) pods_seconds: f64,
     /// Time from the end of the last list to the first decision.
     pub(super) list_to_decision_seconds: f64,
@@ -31,8 +32,8 @@ pub(super) struct ColdStart {
 }
 
 impl ColdStart {
-    /// Returns the time from the arrival of the lists to the first decision. The end of counting is included twice, in
-    /// `pods_seconds` and in `list_to_decision_seconds`.
+    /// Returns the time from the arrival of the lists to the first decision. It is an upper bound, because the last
+    /// part of counting is included both in `pods_seconds` and in `list_to_decision_seconds`.
     pub(super) fn seconds_after_lists(&self) -> f64 {
         self.hosts_seconds + self.pods_seconds + self.list_to_decision_seconds
     }
@@ -56,7 +57,7 @@ pub(super) fn measure(
             ensure!(host_count == 1, "the first decision has {host_count} hosts, not 1");
             break;
         }
-        // The extender delays an answer for some seconds.
+        // Reports a terminated controller at once: a waiting call would fail only after some seconds.
         extender.ensure_running(plane)?;
         ensure!(begin.elapsed() < TIMEOUT, "the extender made no decision: {error}");
     }

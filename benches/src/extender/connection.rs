@@ -1,4 +1,4 @@
-//! A keep-alive connection to the extender, as kube-scheduler uses.
+//! A keep-alive HTTP connection to the extender, as kube-scheduler uses one.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 
-/// Time limit for one answer. The extender can delay an answer, but not for this long.
+/// Time limit for one answer. The extender may delay an answer, but for less than this time.
 const TIMEOUT: Duration = Duration::from_secs(15);
 /// Time limit until a server listens.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
@@ -21,7 +21,7 @@ pub(super) struct Connection {
     response: Vec<u8>,
 }
 
-/// Answer of an extender to `filter`.
+/// Answer of an extender to a `filter` call.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct FilterResponse {
@@ -48,8 +48,8 @@ impl Connection {
         Ok(Self { stream, request: Vec::new(), response: Vec::new() })
     }
 
-    /// Sends a `filter` request and reads the whole answer. The time runs from before the first byte of the request
-    /// until after the last byte of the answer.
+    /// Sends a `filter` request and reads the whole answer. The returned time is measured from before the first
+    /// byte of the request until after the last byte of the answer.
     pub(super) fn filter(&mut self, body: &[u8]) -> Result<(Duration, FilterResponse)> {
         self.request.clear();
         write!(
@@ -68,7 +68,7 @@ impl Connection {
         Ok((elapsed, answer.with_context(|| String::from_utf8_lossy(body).into_owned())?))
     }
 
-    /// Reads a whole answer and returns the offset of the body.
+    /// Reads a whole HTTP response, and returns the offset of its body.
     fn read_response(&mut self) -> Result<usize> {
         let mut part = [0; 1 << 16];
         let mut body_range: Option<(usize, usize)> = None;
@@ -90,7 +90,7 @@ impl Connection {
     }
 }
 
-/// Returns the offset and the length of the body, or `None` if the head is not complete.
+/// Returns the offset and the length of the body; `None` if the HTTP header is not complete yet.
 fn parse_head(response: &[u8]) -> Result<Option<(usize, usize)>> {
     const HEAD_END: &[u8] = b"\r\n\r\n";
     let Some(end) = response.windows(HEAD_END.len()).position(|four| four == HEAD_END) else {

@@ -1,5 +1,5 @@
-//! Measures `filter` over HTTP with the names of all hosts, in turn for pinned VMs, for VMs that share CPUs, and for
-//! the peer.
+//! Measures `filter` calls over HTTP with the names of all hosts. The calls alternate between pinned VMs, VMs that
+//! share CPUs, and the peer.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
@@ -13,7 +13,8 @@ const WARM_UP_CALLS: usize = 50;
 const CPUS: u32 = 4;
 /// Memory of each VM in GiB. A pinned VM has huge pages; a VM that shares CPUs has none.
 const GIB: u64 = 14;
-/// Number of VMs of a MachineDeployment. The first VM of the next MachineDeployment has new rules.
+/// Number of VMs of a MachineDeployment. After this number of calls, the next VM has rules that the extender has
+/// not seen.
 const VMS_PER_DEPLOYMENT: usize = 25;
 
 /// Milliseconds of each call.
@@ -27,7 +28,7 @@ pub(super) struct FilterTimes {
     pub(super) request_bytes: usize,
 }
 
-/// Data for a `filter` request in which all hosts are still candidates.
+/// Data of a `filter` request in which all hosts are candidates.
 #[derive(Debug)]
 pub(super) struct FilterRequest {
     names_json: String,
@@ -40,7 +41,7 @@ impl FilterRequest {
         Self { names_json: json!(names).to_string(), host_count: hosts }
     }
 
-    /// Returns the request body for a pod, in the format of the JSON encoder of Go.
+    /// Returns the request body for a pod in the format of Go's JSON encoder. `number` identifies the pod.
     pub(super) fn body(&self, number: usize, is_pinned: bool) -> Vec<u8> {
         let kind = if is_pinned { "pinned" } else { "plain" };
         let launcher = Launcher {
@@ -59,14 +60,15 @@ impl FilterRequest {
     }
 }
 
-/// Calls `filter` for each kind in turn, so that other load on the machine affects all kinds equally.
+/// Calls `filter` for each kind of VM in turn, so that other load on the machine affects all kinds equally.
 pub(super) fn measure(
     extender_port: u16,
     peer_port: u16,
     request: &FilterRequest,
     requests: usize,
 ) -> Result<FilterTimes> {
-    // Half of the free CPUs of the hosts. All VMs must have room at once, because the pods are not bound.
+    // The pods are never bound, so all VMs must have room at the same time. They may use at most half of the hosts'
+    // free CPUs.
     ensure!(
         requests + WARM_UP_CALLS <= request.host_count * 2,
         "{requests} requests are too many for {} hosts with {} VMs each",
@@ -91,7 +93,7 @@ pub(super) fn measure(
     Ok(times)
 }
 
-/// Returns the milliseconds of one call. The answer must contain the given number of hosts.
+/// Returns the milliseconds of one call. The answer must contain this number of hosts.
 fn timed_call(connection: &mut Connection, body: &[u8], hosts: usize) -> Result<f64> {
     let (took, answer) = connection.filter(body)?;
     let FilterResponse { node_names, error } = answer;

@@ -1,5 +1,6 @@
-//! Measures the scheduler extender of the controller as a process, with a real API server and a real kube-scheduler:
-//! time of an answer, pods bound per second, and time until the first decision after a start with a full fleet.
+//! Measures the scheduler extender of the controller as a separate process, with a real API server and a real
+//! kube-scheduler: the time of an answer, the pods bound per second, and the time until the first decision after a
+//! start with a full fleet.
 
 mod binding_rate;
 mod cold_start;
@@ -60,11 +61,11 @@ pub(crate) struct Args {
 struct Measurements {
     version: Version,
     rates: BindingRates,
-    /// Number of pods of the full fleet, and size of one pod as JSON in bytes.
+    /// Number of pods of the full fleet, and the size in bytes of one pod as JSON.
     pods: (usize, usize),
     cold_starts: Vec<ColdStart>,
     filter_times: FilterTimes,
-    /// CPU time and memory of the controller of the last start, after all calls.
+    /// CPU time and memory of the controller that was started last, after all calls.
     usage: Usage,
 }
 
@@ -97,7 +98,8 @@ fn measure(args: &Args) -> Result<Measurements> {
             process::Extender::terminate(before)?;
         }
         print_step(format_args!("cold start {} of {}", number + 1, args.starts));
-        // These pods have higher numbers than the pods of all later calls, so that no pod occurs twice.
+        // The pods of the cold starts have higher numbers than the pods of all later calls, so that no pod is used
+        // twice.
         let (start, extender) =
             cold_start::measure(&args.controller, &plane, &request, 1_000_000 + number)?;
         starts.push(start);

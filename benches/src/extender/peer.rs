@@ -1,4 +1,4 @@
-//! The peer: an extender that parses requests as the controller's does and accepts every host.
+//! The peer: an extender that parses requests as the controller's extender does, and accepts every host.
 
 use anyhow::{Context as _, Result};
 use axum::Router;
@@ -31,7 +31,7 @@ async fn filter(body: Bytes) -> JsonText {
 
 /// Answers requests until the process is killed.
 pub(crate) fn accept_all(args: &AcceptAllArgs) -> Result<()> {
-    // The controller has the same number of threads.
+    // The controller's extender has the same number of threads.
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {

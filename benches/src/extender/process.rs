@@ -1,4 +1,4 @@
-//! The measured processes: the controller with the scheduler extender, and the extender of the peer.
+//! The measured processes: the controller with the scheduler extender, and the peer.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -13,13 +13,13 @@ use berth_tests::running::Running;
 use crate::counts::samples;
 use crate::memory::Usage;
 
-/// Time limit until hosts and pods are listed.
+/// Time limit until the controller has listed hosts and pods.
 const TIMEOUT: Duration = Duration::from_secs(300);
-/// Interval between two checks of the lists.
+/// Interval between two checks whether the lists are complete.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 const LISTED_METRIC: &str = "berth_assignment_listed_timestamp_seconds";
 
-/// The controller with the RBAC rules of `deploy/`. The process runs until the value is dropped.
+/// A running controller with the RBAC rules of `deploy/`. Dropping this value terminates the process.
 #[derive(Debug)]
 pub(super) struct Extender {
     controller: Controller,
@@ -29,7 +29,7 @@ pub(super) struct Extender {
 }
 
 impl Extender {
-    /// Starts the controller. `lease` is the Lease of the scheduler. Without a Lease the extender decides
+    /// Starts the controller. `lease` is the Lease of kube-scheduler; without a Lease the extender decides
     /// immediately.
     pub(super) fn start(
         program: &Path,
@@ -64,13 +64,13 @@ impl Extender {
         }
     }
 
-    /// Returns the Unix time at which the lists were complete.
+    /// Returns the Unix time at which the controller had listed all hosts and pods.
     pub(super) fn listed_at(&self) -> Result<f64> {
         self.metric(LISTED_METRIC, "")
             .with_context(|| format!("the extender does not export {LISTED_METRIC}"))
     }
 
-    /// Returns the seconds that the controller used to count the objects of a kind in the last list.
+    /// Returns the seconds that the controller needed to count the objects of the last list of this kind.
     pub(super) fn counting_seconds(&self, kind: &str) -> Result<f64> {
         let name = "berth_assignment_counting_seconds";
         self.metric(name, kind)
@@ -96,7 +96,7 @@ impl Extender {
     }
 }
 
-/// The peer: this program as an extender that accepts every host.
+/// The peer: this program, run as an extender that accepts every host.
 #[derive(Debug)]
 pub(super) struct Peer {
     _running: Running,
@@ -104,7 +104,7 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    /// Starts the peer without waiting until the port is open.
+    /// Starts the peer, and returns before its port is open.
     pub(super) fn start() -> Result<Self> {
         let port = free_port()?;
         let mut command = Running::command(&std::env::current_exe()?, None);
@@ -114,7 +114,7 @@ impl Peer {
     }
 }
 
-/// Returns a TCP port that was free at the time of the call.
+/// Returns a TCP port that is not in use at the time of the call.
 fn free_port() -> Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }

@@ -12,7 +12,8 @@ const FILTER_GOAL_MILLIS: f64 = 2.0;
 const START_GOAL_SECONDS: f64 = 2.0;
 /// Goal for the peak resident memory in MiB.
 const MEMORY_GOAL_MIB: f64 = 500.0;
-/// Goal for the pods bound per second, as a factor of the rate of kube-scheduler without the extender.
+/// Goal for the pods bound per second with the extender: at least this factor times the rate of kube-scheduler
+/// without it.
 const BINDING_RATE_GOAL: f64 = 1.1;
 
 /// Returns the result with all tables and goals.

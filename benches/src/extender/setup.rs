@@ -1,4 +1,4 @@
-//! Creates the objects that exist before the scheduler sends requests: hosts with reports, and VMs on all hosts.
+//! Creates the objects that exist before the scheduler sends requests: hosts with reports, and VMs on the hosts.
 
 use anyhow::Result;
 use berth_tests::cluster::{ControlPlane, ControlPlaneOptions};
@@ -19,12 +19,13 @@ pub(super) fn start() -> Result<ControlPlane> {
     Ok(plane)
 }
 
-/// Creates Nodes and InfraNodes. The InfraNodes report empty hosts.
+/// Creates Nodes and InfraNodes. The InfraNodes report hosts without allocations.
 pub(super) fn create_hosts(cluster: &Cluster, count: usize) -> Result<()> {
     let nodes: Vec<NewObject> =
         (0..count).map(|at| NewObject::new(NODES, &full_fleet::node(at))).collect();
     cluster.create(&nodes)?;
-    // The API server taints a new Node as not ready, and the node controller would remove the taint.
+    // The API server adds a not-ready taint to each new Node. No node controller runs that would remove it, so the
+    // taints are replaced.
     let taints = |at: usize| (full_fleet::host_name(at), json!({"spec": {"taints": taints(at)}}));
     cluster.merge(NODES, "", &(0..count).map(taints).collect::<Vec<_>>())?;
     let reports: Vec<Value> =
@@ -55,8 +56,8 @@ pub(super) fn create_namespaces(cluster: &Cluster, names: &[String]) -> Result<(
     Ok(())
 }
 
-/// Creates the pods of VMs on all hosts and the resulting reports of the agents. Returns the number of pods, and the
-/// size of one pod in bytes.
+/// Creates the pods of VMs on all hosts, and the reports of the agents about these pods. Returns the number of
+/// pods, and the size of one pod in bytes.
 pub(super) fn create_vms(cluster: &Cluster, hosts: usize) -> Result<(usize, usize)> {
     let places = (0..hosts).flat_map(|host| (0..VMS_OF_HOST.len()).map(move |at| (host, at)));
     let launchers: Vec<Launcher> = places.map(|(host, at)| Launcher::new(host, at)).collect();

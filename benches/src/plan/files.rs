@@ -1,4 +1,4 @@
-//! Writes a simulated fleet to files, in the format that agents and users write.
+//! Writes a simulated fleet to files, in the formats that agents and users write.
 
 use std::fs;
 use std::io::Write;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::fleet::infra_node;
 
-/// Bytes of all files by format.
+/// Total size of the files in each format, in bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct FileSizes {
     pub(super) yaml: usize,
@@ -19,7 +19,7 @@ pub(super) struct FileSizes {
 
 /// Number of VMs of a tenant. The VMs of a tenant are spread over hosts.
 const VMS_PER_TENANT: u32 = 50;
-/// One of this many VMs is larger than any zone.
+/// Interval of VMs that are larger than any zone: every 500th VM.
 const OVERSIZED_VM_INTERVAL: u32 = 500;
 
 /// Writes the same fleet as YAML documents and as JSON lists.
@@ -50,7 +50,7 @@ fn write_file(path: &Path, bytes: &[u8]) -> Result<usize> {
     Ok(bytes.len())
 }
 
-/// Returns an InfraNode with as many fields that placement ignores as a real InfraNode has.
+/// Returns an InfraNode with as many additional fields, which placement ignores, as a real InfraNode has.
 fn host(at: u32) -> Value {
     let mut node = infra_node(&format!("rack{}-{at:05}", at / 20), PageSize::GIB_1, &[]);
     let unknown = (0..20).map(|number| {

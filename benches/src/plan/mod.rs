@@ -1,4 +1,5 @@
-//! Measures `berth-controller plan` for a fleet in files from spawn to exit, compared with only reading the files.
+//! Measures the time from spawn to exit of `berth-controller plan` for a fleet in files, compared with the time to
+//! only read and parse these files.
 
 #![expect(
     clippy::disallowed_methods,
@@ -43,7 +44,7 @@ pub(crate) struct Args {
     output: OutputArgs,
 }
 
-/// Seconds of each round.
+/// Seconds of each round, for a plan and for only reading and parsing the files, by format.
 #[derive(Debug, Default)]
 struct PlanTimes {
     yaml: Vec<f64>,
@@ -167,7 +168,7 @@ fn time_plan(controller: &Path, folder: &Path) -> Result<f64> {
     Ok(seconds)
 }
 
-/// Returns the seconds to read all files of a directory.
+/// Returns the seconds to read and parse all files of a folder.
 fn time_parse(folder: &Path, read: impl Fn(&str) -> Result<Vec<Value>>) -> Result<f64> {
     let begin = Instant::now();
     for entry in fs::read_dir(folder)? {

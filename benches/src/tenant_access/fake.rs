@@ -1,5 +1,5 @@
-//! The Nodes of many tenants, as their API servers would store them: with resource versions, owners of fields as in
-//! server-side apply, and events for watches.
+//! Emulates the Nodes in the API servers of many tenants: with resource versions, field managers as in server-side
+//! apply, and watch events.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,8 @@ use std::time::Instant;
 use serde_json::{Value, json};
 use tokio::sync::broadcast::{Receiver, Sender, channel};
 
-/// Number of events by which a watch may lag. A watch that lags further ends, and its client lists again.
+/// Maximum number of events by which a watch may lag. A watch that lags further ends, and its client must list
+/// again.
 const MAX_EVENTS: usize = 256;
 
 /// The Nodes of all tenants.
@@ -17,7 +18,7 @@ const MAX_EVENTS: usize = 256;
 pub(super) struct FakeTenants {
     tenants: BTreeMap<String, Tenant>,
     measured_label: &'static str,
-    /// Values of the measured label with the times at which a Node got them.
+    /// Values of the measured label, each with the time at which a Node got the value.
     arrivals: Mutex<Vec<(String, Instant)>>,
     counters: Counters,
 }
@@ -152,7 +153,8 @@ impl FakeTenants {
         let nodes = lock(&tenant.nodes);
         let is_newer = |node: &&Value| version_of(node) > version;
         let missed = nodes.by_name.values().filter(is_newer).map(modified_event).collect();
-        // The lock is held, so no event is lost and none is sent twice.
+        // The lock is still held, so no event between the list of missed events and the subscription is lost or
+        // sent twice.
         Ok((missed, tenant.events.subscribe()))
     }
 
@@ -164,8 +166,8 @@ impl FakeTenants {
         Ok(json!({"type": "BOOKMARK", "object": object}).to_string() + "\n")
     }
 
-    /// Patches the labels and annotations of a Node: with `is_apply` as server-side apply without force, else as a merge
-    /// patch. Returns the Node.
+    /// Patches the labels and annotations of a Node: as server-side apply without force if `is_apply` is true,
+    /// otherwise as a merge patch. Returns the Node.
     pub(super) fn patch(
         &self,
         tenant: &str,
@@ -196,7 +198,7 @@ impl FakeTenants {
             lock(&self.arrivals).push((value, Instant::now()));
         }
         let stored = nodes.store(name, node);
-        // Without a watch, no receiver exists.
+        // Ignores the error that no watch receives the event.
         drop(tenant.events.send(modified_event(&stored)));
         Ok(stored)
     }

@@ -1,6 +1,6 @@
-//! Measures how long a label of a host needs to reach the Nodes of all its tenants, compared with a plain client that
-//! patches all Nodes. Two tenants have real API servers; one small server answers for all others. Also measures requests
-//! and memory of the controller while nothing changes.
+//! Measures how long a changed label of a host needs to reach the Nodes of all tenants on this host, compared with
+//! a plain client that patches these Nodes. Two tenants have real API servers; one emulated server answers for all
+//! other tenants. Also measures requests and memory of the controller while nothing changes.
 
 mod fake;
 mod namespace;
@@ -26,13 +26,13 @@ use setup::Testbed;
 
 /// Time limit for each phase.
 const TIMEOUT: Duration = Duration::from_secs(1800);
-/// Time without a request after which the controller is idle.
+/// Time without a request to the emulated server after which the controller counts as idle.
 const SETTLE_TIME: Duration = Duration::from_secs(5);
 /// Interval between two reads of a Node of a real API server.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Label of a host that the controller copies to Nodes.
 const LABEL: &str = "example.com/rack";
-/// Label that the plain client sets on Nodes.
+/// Label that the plain client (the peer) sets on Nodes.
 const PEER_LABEL: &str = "example.com/peer";
 
 /// Measures the controller with connections to many tenants.
@@ -71,18 +71,19 @@ struct Measurements {
     /// Seconds from the first kubeconfig until all Nodes have the label.
     connect_seconds: f64,
     rounds: Vec<Round>,
-    /// Requests to the small server while nothing changed.
+    /// Requests to the emulated server while nothing changed.
     idle: RequestCounts,
     idle_cpu_seconds: f64,
     usage: Usage,
 }
 
-/// Durations of one change of the label, in seconds. Each duration starts before the label of the host is changed.
+/// Times until one change of the label has reached the Nodes, in seconds. Each time starts before the label of the
+/// host is changed.
 #[derive(Debug, Clone, Default)]
 struct Round {
-    /// Seconds until each Node of the host's machines has the label.
+    /// Seconds until each Node of a machine on the host had the label.
     nodes: Vec<f64>,
-    /// Seconds until the plain client has patched the same Nodes.
+    /// Seconds until the plain client had patched the same Nodes.
     peer: f64,
 }
 
@@ -104,7 +105,7 @@ fn measure(args: &Args) -> Result<Measurements> {
     wait_until_idle(&testbed.fake_tenants)?;
     let peer = Peer::new(&testbed.kubeconfigs, usize::try_from(args.at_once)?)?;
     let mut rounds = Vec::new();
-    // The first round of the peer opens its connections, and is not counted.
+    // In its first round the peer opens its connections, so this round is not counted.
     peer.patch_all("warm-up")?;
     for number in 1..=args.rounds {
         print_step(format_args!("change {number} of {}", args.rounds));
@@ -168,7 +169,7 @@ fn change_label(testbed: &Testbed, value: &str) -> Result<Vec<f64>> {
     }
 }
 
-/// Waits until the small server gets no requests.
+/// Waits until the emulated server has received no request for [`SETTLE_TIME`].
 fn wait_until_idle(fake: &Arc<FakeTenants>) -> Result<()> {
     let begin = Instant::now();
     loop {

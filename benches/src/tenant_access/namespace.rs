@@ -1,23 +1,23 @@
-//! Runs the benchmark in a separate network namespace. In this namespace, the address of the tenants' API servers
-//! belongs to the loopback interface: the controller refuses loopback addresses.
+//! Runs the benchmark in a separate network namespace, in which the address of the tenants' API servers is an
+//! additional address of the loopback link. The controller refuses addresses of 127.0.0.0/8.
 
 use std::net::Ipv4Addr;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-/// Address of the tenants' API servers, from a network for documentation.
+/// Address of the tenants' API servers, from a range that is reserved for documentation.
 pub(super) const TENANT_ADDRESS: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 53);
 
-/// Variable that is set in the namespace.
+/// Environment variable that is set for the process in the namespace.
 const IN_NAMESPACE: &str = "BERTH_BENCH_IN_NAMESPACE";
 
-/// Returns true in the namespace.
+/// Returns true if this process runs in the namespace.
 pub(super) fn is_in_namespace() -> bool {
     std::env::var_os(IN_NAMESPACE).is_some()
 }
 
-/// Runs this command again in a namespace. Returns true if all goals are met.
+/// Runs this command again in a new network namespace. Returns true if all goals are met.
 pub(super) fn run_in_namespace() -> Result<bool> {
     let script = format!(
         "ip link set lo up && ip address add {TENANT_ADDRESS}/32 dev lo && exec \"$0\" \"$@\""

@@ -1,4 +1,4 @@
-//! The peer: a plain client that knows all Nodes beforehand and patches one label of each Node.
+//! The peer: a plain client that knows the names of all Nodes beforehand, and patches one label of each Node.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use tokio::runtime::Runtime;
 
 use super::{PEER_LABEL, setup};
 
-/// A client for each tenant.
+/// The peer, with an API client for each tenant.
 pub(super) struct Peer {
     runtime: Runtime,
     clients: Vec<Client>,
@@ -38,7 +38,7 @@ impl Peer {
         Ok(Self { runtime, clients, concurrency })
     }
 
-    /// Patches the Node of the first machine of all tenants, and returns the elapsed time.
+    /// Patches the Node of the first machine of each tenant in parallel, and returns the elapsed time.
     pub(super) fn patch_all(&self, value: &str) -> Result<Duration> {
         let patch = Patch::Merge(json!({"metadata": {"labels": {PEER_LABEL: value}}}));
         let begin = Instant::now();

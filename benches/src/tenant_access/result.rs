@@ -6,7 +6,7 @@ use super::{Args, Measurements, Round};
 use crate::result::{BenchResult, Goal, Section, Table};
 use crate::stats::{median, median_ratio, percentile};
 
-/// Goal for the seconds until a label has reached the Nodes of all tenants.
+/// Goal for the seconds until a changed label has reached the Nodes of all tenants.
 const LABEL_GOAL_SECONDS: f64 = 2.0;
 /// Goal for the peak resident memory of the controller in MiB.
 const MEMORY_GOAL_MIB: f64 = 300.0;

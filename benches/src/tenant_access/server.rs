@@ -1,4 +1,5 @@
-//! HTTPS server of the Nodes of many tenants: each tenant's API server is a path, `/t/TENANT`.
+//! Emulates the API servers of many tenants, which serve only Nodes: one HTTPS server, on which each tenant has the
+//! path `/t/TENANT`.
 
 use std::convert::Infallible;
 use std::io;
@@ -29,9 +30,9 @@ use tokio_rustls::server::TlsStream;
 
 use super::fake::{FakeTenants, Refused};
 
-/// Interval of bookmarks, as of a real API server.
+/// Interval of bookmark events in a watch, the same as in a real API server.
 const BOOKMARK_INTERVAL: Duration = Duration::from_secs(60);
-/// Duration of a watch without `timeoutSeconds`.
+/// Duration in seconds of a watch that requests no `timeoutSeconds`.
 const WATCH_SECONDS: u64 = 1800;
 
 /// Starts the server in the background. Returns its port.
@@ -50,7 +51,7 @@ pub(super) async fn start(
         .route("/t/{tenant}/api/v1/nodes/{name}", get(get_node).patch(patch_node))
         .with_state(tenants);
     tokio::spawn(async move {
-        // The task runs until the runtime ends.
+        // `serve` returns only when the Tokio runtime ends.
         drop(axum::serve(TlsConnections { connections, local }, router).await);
     });
     Ok(local.port())
@@ -65,7 +66,8 @@ fn tls_config([certificate, key]: &[PathBuf; 2]) -> Result<ServerConfig> {
     Ok(builder.with_single_cert(chain, key)?)
 }
 
-/// Accepts connections. Each TLS handshake has a task, so that none delays another.
+/// Accepts connections. Each TLS handshake runs in a separate task, so that a slow handshake does not delay other
+/// connections.
 async fn accept_all(
     listener: TcpListener,
     acceptor: TlsAcceptor,
@@ -86,7 +88,7 @@ async fn accept_all(
     }
 }
 
-/// Connections after their TLS handshakes.
+/// Receives connections whose TLS handshake is complete.
 struct TlsConnections {
     connections: Receiver<(TlsStream<TcpStream>, SocketAddr)>,
     local: SocketAddr,
@@ -163,7 +165,7 @@ async fn patch_node(
     };
     let query = query.unwrap_or_default();
     let manager = parameter(&query, "fieldManager").unwrap_or("unknown");
-    // The clients send JSON, which is YAML.
+    // The content type is YAML, but the clients send JSON, which is valid YAML.
     let Ok(body) = serde_json::from_slice::<Value>(&body) else {
         return respond(Err(Refused(400)));
     };

@@ -17,20 +17,20 @@ use crate::cluster::{Cluster, NewObject, collection_path};
 use crate::counts::samples;
 use crate::memory::Usage;
 
-/// Largest number of tenants with a real API server.
+/// Maximum number of tenants with a real API server.
 const MAX_REAL_SERVERS: u32 = 2;
 /// Number of parallel requests to the infra API server.
 const CONCURRENCY: usize = 8;
-/// Number of images in the status of a Node. A kubelet reports these images, and they make up most of the size of a
-/// Node.
+/// Number of images in the status of a Node. A kubelet reports the images of its node, and they make up most of the
+/// size of a Node.
 const IMAGE_COUNT: u32 = 30;
 /// Name of the controller's log.
 const LOG_NAME: &str = "tenant-access";
-/// Value of the label before the first round.
+/// Value of the measured label before the first change.
 const FIRST_VALUE: &str = "first";
 const TENANT_CLUSTERS_PATH: &str = "/apis/berth.dev/v1alpha1/tenantclusters";
 
-/// All servers, and the controller under test. The controller ends first.
+/// All servers, and the controller under test, which is terminated before the servers.
 pub(super) struct Testbed {
     controller: Controller,
     pub(super) cluster: Cluster,
@@ -44,12 +44,12 @@ pub(super) struct Testbed {
 /// A tenant with a real API server.
 pub(super) struct RealTenant {
     cluster: Cluster,
-    /// Runs until the value is dropped.
+    /// The control plane, which is terminated when this value is dropped.
     _plane: ControlPlane,
 }
 
 impl RealTenant {
-    /// Returns a label of the Node of the first machine.
+    /// Returns the value of a label on the Node of the tenant's first machine.
     pub(super) fn label(&self, key: &str) -> Result<Option<String>> {
         let client = self.cluster.counting_client();
         let node = self.cluster.block_on(client.get("/api/v1/nodes", &machine_name(1)))?;
@@ -57,12 +57,13 @@ impl RealTenant {
     }
 }
 
-/// Returns the name of a host; the first one has the number 1.
+/// Returns the name of a host by its number, which starts with 1.
 pub(super) fn host_name(number: u32) -> String {
     format!("host-{number}")
 }
 
-/// Returns the name of a machine and of its Node in each tenant's cluster; the first one has the number 1.
+/// Returns the name of a machine by its number, which starts with 1. Its Node in the tenant's cluster has the same
+/// name.
 pub(super) fn machine_name(number: u32) -> String {
     format!("web-{number}")
 }
@@ -71,8 +72,8 @@ fn tenant_name(number: u32) -> String {
     format!("t{number:04}")
 }
 
-/// Returns the host of a machine. The first machine of each tenant is on the first host; all other machines are on the
-/// other hosts.
+/// Returns the name of the host on which a machine runs. The first machine of each tenant runs on the first host;
+/// all other machines run on the other hosts.
 fn host_of(tenant: u32, machine: u32, hosts: u32) -> String {
     match machine {
         1 => host_name(1),
@@ -102,7 +103,7 @@ pub(super) fn start(args: &Args) -> Result<Testbed> {
         infra.create_serving_certificate("small-server", &format!("IP:{TENANT_ADDRESS}"))?;
     let address = SocketAddr::from((TENANT_ADDRESS, 0));
     let port = cluster.block_on(server::start(address, &certificate, Arc::clone(&fake_tenants)))?;
-    // The kubeconfig has the authority that signed the certificate; the server accepts any token.
+    // The kubeconfig must contain the CA certificate of the emulated server; that server accepts any token.
     let file = infra.write_kubeconfig("small-server", "token", false)?;
     let template = read_file(&file)?;
     let infra_server = format!("https://127.0.0.1:{}", infra.port());
@@ -146,7 +147,7 @@ fn start_real_server(args: &Args) -> Result<(RealTenant, String)> {
     Ok((RealTenant { cluster, _plane: plane }, text))
 }
 
-/// Returns a Node of about the size of a real one.
+/// Returns a Node that is about as large as a real Node.
 fn node(number: u32) -> Value {
     let mut node = registered_node(&machine_name(number));
     let images = (0..IMAGE_COUNT).map(|image| {
@@ -163,8 +164,8 @@ fn node(number: u32) -> Value {
 }
 
 impl Testbed {
-    /// Creates the tenants, their machines and their kubeconfigs. Returns the seconds from the first kubeconfig until all
-    /// Nodes have the label.
+    /// Creates the tenants, their machines and their kubeconfigs. Returns the seconds from the first kubeconfig
+    /// until the label has reached all Nodes.
     pub(super) fn connect_tenants(&self, args: &Args) -> Result<f64> {
         let tenants = self.kubeconfigs.iter().map(|(name, _)| {
             let tenant = json!({
@@ -230,7 +231,7 @@ impl Testbed {
 
     /// Returns the number of tenants to which the controller is connected.
     pub(super) fn connected_count(&self) -> Result<usize> {
-        // The controller does not answer immediately after its start.
+        // An error is ignored, because the controller does not serve metrics immediately after its start.
         let text = self.controller.http_get("/metrics").map(|(_, text)| text).unwrap_or_default();
         let all = samples(&text, "berth_controller_tenant_connections");
         let connected = all.filter(|sample| sample.label("state") == Some("connected"));
@@ -242,7 +243,7 @@ impl Testbed {
         Usage::of_process(self.controller.running.process.id())
     }
 
-    /// Returns the end of the controller's log.
+    /// Returns the last lines of the controller's log.
     pub(super) fn log_tail(&self) -> String {
         self.infra.log_tail(LOG_NAME)
     }

@@ -10,19 +10,19 @@ use berth_tests::controller;
 use crate::counts::samples;
 use crate::memory::Usage;
 
-/// Time limit until the controller has acquired the lease.
+/// Time limit until the controller has acquired its Lease.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// A controller process that runs until the value is dropped.
+/// A controller process, which is terminated when this value is dropped.
 #[derive(Debug)]
 pub(super) struct Controller(controller::Controller);
 
-/// Number of requests from the metrics of the controller.
+/// Number of requests that the controller sent, according to its own metrics.
 #[derive(Debug, Default, Clone, Copy, PartialEq)]
 pub(super) struct SentRequests {
     pub(super) total: f64,
-    /// Requests that change objects, without lease renewals. A renewal uses PUT, and no other request uses PUT while
-    /// nothing changes.
+    /// Requests that change objects, without renewals of the Lease: all PUT requests are excluded, because while
+    /// nothing changes only renewals use PUT.
     pub(super) changes: f64,
 }
 
@@ -44,7 +44,7 @@ impl SentRequests {
 }
 
 impl Controller {
-    /// Starts the controller and waits until the controller has acquired the lease.
+    /// Starts the controller, and waits until it has acquired its Lease.
     pub(super) fn start(
         program: &Path,
         plane: &ControlPlane,

@@ -1,4 +1,4 @@
-//! Objects that a user creates: tenants, user data and MachineDeployments.
+//! Objects that a user creates: TenantClusters, user data and MachineDeployments.
 
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ fn tenant_name(number: u32) -> String {
     format!("t{number:04}")
 }
 
-/// Returns tenants, each with a VLAN.
+/// Returns TenantClusters, each with a VLAN.
 pub(super) fn tenants(count: u32) -> Vec<NewObject> {
     let tenant = |number: u32| {
         let object = json!({

@@ -1,5 +1,5 @@
-//! Measures the controller with a thousand tenants and ten thousand machines against a real API server, compared with
-//! a plain client that creates the same objects with one request each. Also measures the rendering of a
+//! Measures the controller with a thousand tenants and ten thousand machines on a real API server, compared with a
+//! plain client that creates the same objects with one request each. Also measures the time to render a
 //! MachineDeployment.
 
 mod controller;
@@ -29,14 +29,14 @@ use crate::progress::print_step;
 
 /// Time limit for each phase.
 const TIMEOUT: Duration = Duration::from_secs(3600);
-/// The controller is idle if it sends at most this many requests in this time. Lease renewals and restarted watches
-/// cause these requests.
+/// Maximum number of requests in this time for which the controller counts as idle. An idle controller still renews
+/// its Lease and restarts watches.
 const IDLE_THRESHOLD: (f64, Duration) = (6.0, Duration::from_secs(8));
 /// Length of a phase in which nothing changes.
 const QUIET_TIME: Duration = Duration::from_secs(60);
-/// Resync interval of the second start. Three resyncs run in a minute.
+/// Resync interval of the second start, so that three resyncs run within [`QUIET_TIME`].
 const RESYNC: Duration = Duration::from_secs(20);
-/// Resync interval of the first start. The interval is longer than the benchmark.
+/// Resync interval of the first start. It is longer than the benchmark, so no resync runs.
 const NO_RESYNC: Duration = Duration::from_secs(86_400);
 
 /// Measures the controller with many tenants and machines.
@@ -75,18 +75,19 @@ struct Measurements {
     tenants_phase: Phase,
     machines_phase: Phase,
     quiet_phase: Phase,
-    /// Phase after a restart of the controller.
+    /// Measurements after a restart of the controller, until it is idle.
     restart_phase: Phase,
-    /// Phase of a minute after the restart phase, in which nothing changes and the controller resyncs its objects.
+    /// Measurements in the minute after `restart_phase`, in which nothing changes and the controller resyncs its
+    /// objects.
     resync_phase: Phase,
     /// Number of objects that the controller has created, for tenants and for machines.
     created_objects: (u64, u64),
-    /// Seconds of the plain client, for tenants and for machines.
+    /// Seconds that the plain client needed, for tenants and for machines.
     peer_seconds: (f64, f64),
     render_times: RenderTimes,
 }
 
-/// Seconds until all tenants reached a state.
+/// Seconds from the first TenantCluster until all tenants had reached a state.
 #[derive(Debug, Default)]
 struct TenantTimes {
     /// All TenantClusters are created.
@@ -97,13 +98,13 @@ struct TenantTimes {
     hosts_seconds: f64,
 }
 
-/// Requests and usage of the controller until the controller was idle, or in a fixed time.
+/// Requests and usage of the controller in a phase, which ends when the controller is idle or after a fixed time.
 #[derive(Debug)]
 struct Phase {
     seconds: f64,
-    /// Requests from the metrics of the controller.
+    /// Requests according to the metrics of the controller.
     sent: SentRequests,
-    /// Requests from the metrics of the API server, without the requests of the benchmark. The number includes
+    /// Requests according to the metrics of the API server, without the requests of the benchmark. They include the
     /// requests that the API server sends to itself.
     requests: RequestCounts,
     cpu_seconds: f64,
@@ -151,7 +152,8 @@ impl Testbed<'_> {
 
     fn phase_since(&self, snapshot: &Snapshot) -> Result<Phase> {
         let usage = self.controller.usage()?;
-        // Reads the counters in this order, so that no request of the benchmark is counted for the controller.
+        // The metrics of the API server are read before the client's own counter, so that no request of the
+        // benchmark is attributed to the controller.
         let server = self.server_requests()?;
         let client_requests = self.cluster.sent_requests();
         Ok(Phase {
@@ -167,7 +169,8 @@ impl Testbed<'_> {
         })
     }
 
-    /// Waits until the controller is idle. The waiting time is not counted.
+    /// Waits until the controller is idle, and returns the measurements since `snapshot`. The time during which the
+    /// controller was already idle is not counted.
     fn wait_until_idle(&self, snapshot: &Snapshot) -> Result<Phase> {
         let begin = Instant::now();
         let mut phase = self.phase_since(snapshot)?;
@@ -249,7 +252,7 @@ fn server_requests(plane: &ControlPlane) -> Result<RequestCounts> {
     Ok(RequestCounts::from_server_metrics(&plane.kubectl(&["get", "--raw", "/metrics"])?))
 }
 
-/// Returns true if all given conditions of a tenant are True.
+/// Returns true if all these conditions of a tenant are `True`.
 fn are_conditions_true(tenant: &Value, conditions: &[&str]) -> bool {
     let all = tenant["status"]["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
     let is_true =

@@ -6,7 +6,8 @@ use super::machines;
 use super::setup;
 use crate::cluster::{Cluster, NewObject, collection_path, strip_server_fields};
 
-/// Objects that the controller created in both phases, in a form that can be created again.
+/// Objects that the controller created for tenants and for machines, without the fields that the API server sets,
+/// so that they can be created again.
 #[derive(Debug, Default)]
 pub(super) struct CreatedObjects {
     namespaces: Vec<NewObject>,
@@ -14,7 +15,7 @@ pub(super) struct CreatedObjects {
     machine_objects: Vec<NewObject>,
 }
 
-/// API version, kind and plural of the objects of tenants.
+/// API version, kind and plural of the objects that the controller creates for a tenant.
 const TENANT_KINDS: [(&str, &str, &str); 8] = [
     ("berth.dev/v1alpha1", "VlanClaim", "vlanclaims"),
     ("v1", "ServiceAccount", "serviceaccounts"),
@@ -29,7 +30,7 @@ const TENANT_KINDS: [(&str, &str, &str); 8] = [
     ),
     ("instancetype.kubevirt.io/v1beta1", "VirtualMachinePreference", "virtualmachinepreferences"),
 ];
-/// API version, kind and plural of the VM of a machine.
+/// API version, kind and plural of the object that the controller creates for a machine.
 const VM_KIND: (&str, &str, &str) = ("kubevirt.io/v1", "VirtualMachine", "virtualmachines");
 const SECRET_KIND: (&str, &str, &str) = ("v1", "Secret", "secrets");
 
@@ -60,7 +61,7 @@ impl CreatedObjects {
         Ok(created)
     }
 
-    /// Returns the number of objects of tenants and of machines.
+    /// Returns the numbers of objects, for tenants and for machines.
     pub(super) fn counts(&self) -> (u64, u64) {
         (
             (self.namespaces.len() + self.tenant_objects.len()) as u64,
@@ -68,8 +69,8 @@ impl CreatedObjects {
         )
     }
 
-    /// Creates all objects on a new API server, including the objects of the user. Returns the seconds for tenants
-    /// and for machines.
+    /// Creates all objects on a new API server, including the objects that a user creates. Returns the seconds for
+    /// tenants and for machines.
     pub(super) fn recreate(
         &self,
         concurrency: usize,

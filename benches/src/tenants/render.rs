@@ -1,4 +1,5 @@
-//! Measures `berth-controller render` of one MachineDeployment as a process, compared with kubectl and the same file.
+//! Measures `berth-controller render` for one MachineDeployment from spawn to exit, compared with kubectl commands
+//! for the same file.
 
 use std::path::Path;
 
@@ -11,13 +12,13 @@ use crate::program::Program;
 /// Number of runs before the measurement.
 const WARM_UP_RUNS: u32 = 5;
 
-/// Milliseconds of each run, in the order of the rows.
+/// Milliseconds of each run, by program. The fields have the order of the rows in the report.
 #[derive(Debug)]
 pub(super) struct RenderTimes {
     pub(super) rows: Vec<(String, Vec<f64>)>,
 }
 
-/// Runs the programs in turn, so that other load on the machine affects all programs equally.
+/// Runs each program in turn, so that other load on the machine affects all programs equally.
 pub(super) fn measure(controller: &Path, plane: &ControlPlane, runs: u32) -> Result<RenderTimes> {
     let folder = tempfile::tempdir()?;
     let at = |name: &str| folder.path().join(name);

@@ -6,7 +6,7 @@ use super::{Args, Measurements, Phase};
 use crate::result::{BenchResult, Goal, Section, Table};
 use crate::stats::{median, percentile};
 
-/// Goal for the milliseconds of `render`, including the spawn.
+/// Goal for the milliseconds of `render` from spawn to exit.
 const RENDER_GOAL_MILLIS: f64 = 10.0;
 /// Goal for the peak resident memory of the controller in MiB.
 const MEMORY_GOAL_MIB: f64 = 200.0;

@@ -1,4 +1,4 @@
-//! Creates the objects that exist before the first tenant: a control plane with the CustomResourceDefinitions, and
+//! Creates everything that exists before the first tenant: a control plane with the CustomResourceDefinitions, and
 //! hosts with simulated agents.
 
 use std::ops::ControlFlow;
@@ -12,9 +12,9 @@ use crate::cluster::{Cluster, CountingClient, NewObject};
 
 /// The host network of all tenants.
 pub(super) const NETWORK: &str = "trunk";
-/// Range of the VLAN pool.
+/// VLANs of the pool from which tenants get their VLANs.
 pub(super) const VLAN_RANGE: &str = "100-4094";
-/// Time between two checks of a simulated agent. A real agent debounces changes too.
+/// Interval at which a simulated agent checks its InfraNode. A real agent also reacts after a delay (debounce).
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 const INFRA_NODES: &str = "/apis/berth.dev/v1alpha1/infranodes";
 
@@ -33,7 +33,7 @@ pub(super) fn start() -> Result<ControlPlane> {
     Ok(plane)
 }
 
-/// Creates Nodes, InfraNodes and the configuration of the hosts. The simulated agents run until the cluster is
+/// Creates Nodes and InfraNodes, an InfraConfig and a HostProfile. The simulated agents run until `cluster` is
 /// dropped.
 pub(super) fn create_hosts(cluster: &Cluster, count: u32) -> Result<()> {
     let names: Vec<String> = (1..=count).map(|number| format!("host-{number}")).collect();
@@ -61,7 +61,8 @@ pub(super) fn create_hosts(cluster: &Cluster, count: u32) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the spec of every InfraNode has the network and the status has observed the spec.
+/// Waits until the spec of every InfraNode has the networks of the tenants, and its status refers to the current
+/// generation.
 pub(super) fn wait_for_hosts(cluster: &Cluster, count: u32) -> Result<()> {
     cluster.wait_until("hosts have the network", Duration::from_secs(60), |cluster| {
         let all = cluster.list_from_cache(INFRA_NODES)?;
@@ -78,10 +79,10 @@ pub(super) fn wait_for_hosts(cluster: &Cluster, count: u32) -> Result<()> {
     })
 }
 
-/// Simulates an agent: updates the status a short time after a change of the spec.
+/// Simulates an agent: updates the status of the InfraNode a short time after its spec has changed.
 async fn simulate_agent(caller: CountingClient, name: String) {
     loop {
-        // Ignores an error of a busy API server and retries in the next round.
+        // If the API server is busy, ignores the error and retries in the next iteration.
         drop(report_status(&caller, &name).await);
         tokio::time::sleep(POLL_INTERVAL).await;
     }

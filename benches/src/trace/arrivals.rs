@@ -1,5 +1,5 @@
-//! Reads the VMs of a trace, rounds the sizes up to whole cores, and omits or repeats tenants until the VMs request a
-//! nominal load.
+//! Reads the VMs of a trace, rounds their sizes up to whole cores, and omits or repeats tenants until the VMs
+//! request a given load.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -11,15 +11,15 @@ use flate2::read::GzDecoder;
 
 use crate::fleet::Size;
 
-/// Number of threads of a core. With `full-pcpus-only` the kubelet allocates whole cores only.
+/// Number of threads of a core. With the policy option `full-pcpus-only` the kubelet allocates only whole cores.
 const THREADS_PER_CORE: u32 = 2;
-/// Number of core units of the trace for one core.
+/// Number of units in the trace's column `cores` that equal one core.
 const TRACE_UNITS_PER_CORE: f64 = 100.0;
-/// GiB of one memory unit of the trace. VMs usually have 14 memory units for 100 core units, which equals the 3.5 GiB
-/// that Azure gave a vCPU at that time.
+/// GiB that one unit in the trace's column `ram` equals. VMs usually have 14 memory units for 100 core units, and
+/// at that time Azure gave a vCPU 3.5 GiB.
 const GIB_PER_TRACE_UNIT: f64 = 0.25;
 
-/// A VM with start and end in days.
+/// A VM of the trace. Start and end are in days.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Vm {
     pub(super) tenant: u64,
@@ -28,7 +28,7 @@ pub(super) struct Vm {
     pub(super) end: f64,
 }
 
-/// VMs in the order of their start, and statistics of the omitted VMs.
+/// VMs in the order of their start times, and statistics of the VMs that were omitted.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Trace {
     /// Name of the trace.
@@ -38,16 +38,17 @@ pub(super) struct Trace {
     pub(super) days: f64,
     /// Number of VMs that are too large for a zone.
     pub(super) oversized_vms: usize,
-    /// Time-weighted CPUs of the VMs that are too large for a zone, as a fraction of the CPUs of all VMs.
+    /// CPU time of the VMs that are too large for a zone, as a fraction of the CPU time of all VMs.
     pub(super) oversized_fraction: f64,
 }
 
 impl Vm {
-    /// Creates a VM from the numbers of the trace. The VMs of every tenth tenant have a sidecar.
+    /// Creates a VM from a line of the trace; `None` if its size is invalid. The VMs of every tenth tenant have a
+    /// sidecar.
     pub(super) fn new(tenant: u64, cores: f64, ram: f64, start: f64, end: f64) -> Option<Self> {
         let round_up = |number: f64, of: f64| {
             let units = (number / of).ceil().max(1.0);
-            // No host has more units than this. Up to this limit, the conversion is exact.
+            // No host has more units than 65,536, and the conversion below is exact up to this limit.
             (units <= 65_536.0).then_some(units)
         };
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "1 to 65536")]
@@ -64,7 +65,7 @@ impl Vm {
         })
     }
 
-    /// Returns the CPU days of the VM between day 0 and the last day.
+    /// Returns the CPU time of the VM between day 0 and the end of the trace, in CPU days.
     fn cpu_days(&self, days: f64) -> f64 {
         f64::from(self.size.cpus) * (self.end.min(days) - self.start.max(0.0)).max(0.0)
     }
@@ -115,11 +116,12 @@ impl Trace {
         self.vms.iter().map(|vm| vm.cpu_days(self.days)).sum::<f64>() / self.days
     }
 
-    /// Returns the VMs with some tenants omitted or repeated, so that the VMs request `cpus` on average.
+    /// Returns the VMs of the trace, with some tenants omitted or repeated so that the VMs request `cpus` CPUs on
+    /// average.
     ///
     /// All VMs of a tenant are included or omitted together, because their sizes and times depend on each other. A
-    /// repeated tenant has a new number. The start times of its VMs are shifted by a fraction of the trace length, and
-    /// wrap around at the end.
+    /// repeated tenant has a new number, and the start times of its VMs are shifted by a fraction of the trace's
+    /// length, and wrap around at the end of the trace.
     pub(super) fn scale_to(&self, cpus: f64) -> Vec<Vm> {
         let mut tenants: BTreeMap<u64, Vec<Vm>> = BTreeMap::new();
         for vm in &self.vms {
@@ -149,8 +151,8 @@ impl Trace {
 }
 
 impl Vm {
-    /// Returns a copy of the VM for another tenant with a shifted start. The start of a VM that runs from the
-    /// beginning is not shifted.
+    /// Returns a copy of the VM for a repeated tenant, with a shifted start. A VM that runs since the beginning of
+    /// the trace is not shifted.
     fn shifted_copy(&self, round: u64, mixed: u64, days: f64) -> Self {
         if round == 0 {
             return *self;

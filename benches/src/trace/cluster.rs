@@ -1,4 +1,4 @@
-//! The observed state of the hosts. The kubelet admission checks the host that a policy has chosen.
+//! Simulated hosts. A model of the kubelet's admission checks each host that a policy has chosen.
 
 use anyhow::Result;
 use berth_api::PageSize;
@@ -7,31 +7,31 @@ use berth_kubelet_admission::{HostState, Refusal};
 
 use crate::fleet;
 
-/// All hosts.
+/// All simulated hosts.
 #[derive(Clone, Debug)]
 pub(super) struct Cluster {
     pub(super) hosts: Vec<Host>,
     pub(super) page: PageSize,
 }
 
-/// A host and the pods on the host.
+/// A host and the pods on it.
 #[derive(Clone, Debug)]
 pub(super) struct Host {
-    /// Resources that the kubelet has allocated.
+    /// Resources that the host's kubelet has allocated.
     pub(super) state: HostState,
     /// Allocatable resources of the Node.
     pub(super) allocatable: NodeTotals,
-    /// Sum of the resources that the pods request, as kube-scheduler counts them.
+    /// Sum of the requests of the host's pods, as kube-scheduler computes it.
     pub(super) requested: NodeTotals,
     pods_limit: usize,
     /// Free resources of each zone.
     pub(super) zones: [Zone; 2],
-    /// Number of admissions and removals on the host. A policy that caches answers of the kubelet compares this
-    /// number.
+    /// Number of pods that were added to or removed from the host. A policy that caches admission results compares
+    /// this number.
     pub(super) change_count: u64,
 }
 
-/// Sum of resources of a Node.
+/// Total CPU and memory of a Node, over both zones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct NodeTotals {
     pub(super) cpu_millis: u64,
@@ -101,7 +101,7 @@ impl Cluster {
         }
     }
 
-    /// Returns the number of unpinned CPUs.
+    /// Returns the number of CPUs that are not pinned.
     pub(super) fn free_cpus(&self) -> u32 {
         self.hosts.iter().flat_map(|host| host.zones).map(|zone| zone.cpus).sum()
     }
@@ -112,7 +112,7 @@ impl Cluster {
 }
 
 impl Host {
-    /// Returns true if the pod fits the totals of the Node, like the plugin NodeResourcesFit.
+    /// Returns true if the pod fits into the totals of the Node, which is the check of the plugin NodeResourcesFit.
     pub(super) fn has_room(&self, wanted: &NodeTotals) -> bool {
         let (all, used) = (&self.allocatable, &self.requested);
         self.state.pod_count() < self.pods_limit
@@ -121,8 +121,8 @@ impl Host {
             && wanted.pages <= all.pages.saturating_sub(used.pages)
     }
 
-    /// Returns true if a zone has enough CPUs and huge pages. Without such a zone, the full kubelet admission is not
-    /// necessary.
+    /// Returns true if a zone has enough free CPUs and huge pages. Without such a zone the kubelet would refuse the
+    /// pod, so the more expensive model of its admission is not needed.
     pub(super) fn fits_a_zone(&self, size: fleet::Size) -> bool {
         self.zones.iter().any(|zone| size.cpus <= zone.cpus && size.gib <= zone.gib)
     }

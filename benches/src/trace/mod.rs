@@ -1,5 +1,5 @@
-//! Replays the Azure trace on NUMA hosts and measures how much of the hosts each placement policy can use. The
-//! kubelet admission checks the choices of all policies.
+//! Replays the Azure trace on simulated NUMA hosts, and measures which part of the hosts' CPUs each placement
+//! policy can use. A model of the kubelet's admission checks the choices of all policies.
 
 mod arrivals;
 mod cluster;
@@ -67,12 +67,13 @@ struct LoadRun {
 #[derive(Debug)]
 struct TraceResult {
     trace: Trace,
-    /// Pinned CPUs as a fraction of all CPUs, at the highest load at which at most [`MAX_LOST_FRACTION`] of the VMs did not run.
+    /// For each policy, the pinned CPUs as a fraction of all CPUs at the highest accepted load: at most
+    /// [`MAX_LOST_FRACTION`] of the VMs did not run.
     usable_fraction: Vec<f64>,
     runs: Vec<LoadRun>,
 }
 
-/// Largest fraction of VMs that may be lost at an accepted load.
+/// Maximum fraction of VMs that may not run at an accepted load.
 const MAX_LOST_FRACTION: f64 = 0.01;
 /// Number of bisection steps to find the highest accepted load.
 const BISECTION_STEPS: u32 = 7;
@@ -106,7 +107,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         &report::describe_host()?,
         &all,
     ))?;
-    // Plots the run with the middle load of the first trace.
+    // The plot shows the first trace at the middle load.
     if let Some((trace, run)) =
         all.first().and_then(|all| Some((&all.trace, all.runs.get(all.runs.len() / 2)?)))
     {
@@ -124,7 +125,8 @@ fn replay_policy(at: usize, empty: &Cluster, vms: &[Vm], days: f64) -> Result<(O
     Ok((outcome, cluster))
 }
 
-/// Returns the fraction of the CPUs that a policy can use, see [`TraceResult::usable_fraction`].
+/// Returns the fraction of the CPUs that a policy can use, see [`TraceResult::usable_fraction`]. `at` is the index
+/// of the policy.
 fn measure_usable_fraction(at: usize, empty: &Cluster, trace: &Trace) -> Result<f64> {
     let (mut low, mut high, mut packed) = (0.0, 1.1, 0.0);
     for _ in 0..BISECTION_STEPS {
@@ -146,7 +148,7 @@ fn read_traces(synthetic: bool) -> Result<Vec<Trace>> {
         files.push(PathBuf::from(file));
     } else if !synthetic {
         files = berth_tests::data::files("azure-trace", ".csv.gz");
-        // Puts the trace that is sampled by VM first.
+        // Reverses the alphabetical order, so that the trace whose VMs were sampled individually comes first.
         files.reverse();
     }
     if files.is_empty() {

@@ -1,5 +1,5 @@
-//! Draws the plot of pinned CPUs over the days with a line for each policy, without I/O. The plot is readable on a
-//! light and on a dark background.
+//! Draws the plot of pinned CPUs over the days, with a line for each policy. The plot is readable on a light and on
+//! a dark background.
 
 use std::fmt::Write as _;
 
@@ -9,9 +9,10 @@ use super::result::SOURCE;
 
 const WIDTH: f64 = 900.0;
 const HEIGHT: f64 = 470.0;
-/// Area of the lines: left, right, top, bottom.
+/// Edges of the area in which lines are drawn, in pixels: left, right, top, bottom.
 const PLOT_AREA: [f64; 4] = [64.0, 600.0, 52.0, 392.0];
-/// Colour and dash pattern for each of [`POLICY_NAMES`]. The lines are distinguishable on any background and without colour.
+/// Colour and dash pattern of the line of each policy in [`POLICY_NAMES`]. The lines are distinguishable on any
+/// background, and also without colours.
 const STYLES: [(&str, &str); POLICY_NAMES.len()] = [
     ("#a0761a", "2 3"),
     ("#d1453b", "7 3"),

@@ -1,5 +1,5 @@
-//! Placement policies: kube-scheduler with defaults, kube-scheduler with common changes, best fit with full
-//! information, and Berth.
+//! Placement policies: kube-scheduler with its defaults, kube-scheduler with common changes of its configuration,
+//! best fit with full information, and Berth.
 
 use std::collections::HashMap;
 
@@ -22,10 +22,11 @@ pub(super) struct VmToPlace {
 
 /// A placement policy.
 pub(super) trait Policy {
-    /// Returns the index of a host. A policy with full information can read the free resources from `cluster`.
+    /// Returns the index of the host that the policy chooses; `None` if no host has room. Only a policy with full
+    /// information reads the free resources of zones from `cluster`.
     fn choose(&mut self, vm: &VmToPlace, cluster: &Cluster) -> Result<Option<usize>>;
 
-    /// Updates the policy after a VM has stopped, or after the kubelet has refused a VM.
+    /// Updates the policy after a VM has stopped, or after the kubelet has refused it.
     fn on_removed(&mut self, _uid: &str) {}
 }
 
@@ -37,14 +38,14 @@ pub(super) const POLICY_NAMES: [&str; 5] = [
     "full-information best fit",
     "Berth",
 ];
-/// Index of the policy of kube-scheduler with defaults in [`POLICY_NAMES`].
+/// Index in [`POLICY_NAMES`] of kube-scheduler with its defaults.
 pub(super) const DEFAULT_POLICY: usize = 1;
-/// Index of the policy with full information in [`POLICY_NAMES`].
+/// Index in [`POLICY_NAMES`] of best fit with full information.
 pub(super) const BEST_FIT_POLICY: usize = 3;
-/// Index of Berth's policy in [`POLICY_NAMES`].
+/// Index in [`POLICY_NAMES`] of Berth.
 pub(super) const BERTH_POLICY: usize = 4;
 
-/// Returns the policy at an index of [`POLICY_NAMES`].
+/// Returns the policy with this index in [`POLICY_NAMES`].
 pub(super) fn create_policy(at: usize, hosts: usize, page: PageSize) -> Result<Box<dyn Policy>> {
     Ok(match at {
         0 => Box::new(KubeScheduler::new(ScoringStrategy::MostAllocated, false)),
@@ -62,12 +63,13 @@ enum ScoringStrategy {
     MostAllocated,
 }
 
-/// kube-scheduler: NodeResourcesFit filters by the totals of the Node and scores, and NodeResourcesBalancedAllocation
-/// scores with the same weight. `selectHost` chooses a random host among hosts with the same score. kube-scheduler
-/// checks only some of the hosts, and starts each time where the previous check stopped (`numFeasibleNodesToFind`).
+/// Model of kube-scheduler. NodeResourcesFit filters by the totals of the Node and scores, and
+/// NodeResourcesBalancedAllocation scores with the same weight. `selectHost` chooses randomly among the hosts with
+/// the highest score. For each pod, kube-scheduler checks only some of the hosts, beginning after the last host
+/// that it checked for the previous pod (`numFeasibleNodesToFind`).
 struct KubeScheduler {
     strategy: ScoringStrategy,
-    /// True if an ideal NodeResourceTopologyMatch filters the hosts. The ideal filter is exact and always has the
+    /// True if an ideal NodeResourceTopologyMatch filters the hosts: the filter is exact, and always knows the
     /// current state of the kubelet.
     has_numa_filter: bool,
     admission_cache: AdmissionCache,
@@ -100,7 +102,7 @@ impl KubeScheduler {
                 ScoringStrategy::MostAllocated => used * 100 / all,
             })
             .sum();
-        // With two resources the standard deviation is half of the difference.
+        // For two values, the standard deviation is half of their difference.
         let [cpu, memory] = parts.map(|(used, all)| used as f64 / all as f64);
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 100")]
         let balanced = ((1.0 - (cpu - memory).abs() / 2.0) * 100.0) as u64;
@@ -108,8 +110,8 @@ impl KubeScheduler {
     }
 }
 
-/// Returns the number of feasible hosts to find for `percentageOfNodesToScore` 0: 50 % minus one percent for each 125
-/// hosts, at least 5 %, and at least 100 hosts.
+/// Returns the number of feasible hosts after which kube-scheduler stops its search if `percentageOfNodesToScore`
+/// is 0: 50 % of the hosts, less one percentage point for each 125 hosts, but at least 5 % and at least 100 hosts.
 fn feasible_hosts_to_find(hosts: usize) -> usize {
     let percent = 50_usize.saturating_sub(hosts / 125).max(5);
     (hosts * percent / 100).max(100)
@@ -152,15 +154,16 @@ impl Policy for KubeScheduler {
     }
 }
 
-/// Cached answers of the kubelets for each VM size. A change on the host invalidates the answer.
+/// Cached results of the kubelets' admission for each size of a VM. A result is valid until a pod is added to or
+/// removed from the host.
 #[derive(Debug, Default)]
 struct AdmissionCache {
     answers: HashMap<Size, Vec<(u64, Option<f64>)>>,
 }
 
 impl AdmissionCache {
-    /// Returns the score for the free resources in the zone that the kubelet would choose, or `None` if the kubelet
-    /// would refuse the VM.
+    /// Returns the cost of the host: its free resources in the zone that the kubelet would choose. `None` if the
+    /// kubelet would refuse the VM.
     fn cost(&mut self, vm: &VmToPlace, at: usize, host: &Host) -> Option<f64> {
         let answers = self.answers.entry(vm.size).or_default();
         if answers.len() <= at {
@@ -184,8 +187,8 @@ fn kubelet_cost(vm: &VmToPlace, host: &Host) -> Option<f64> {
     Some(free_score(host.zones.get(usize::try_from(zone).ok()?)?, vm.size))
 }
 
-/// Best fit with full information. The policy checks the kubelet admission of every host and chooses the host with
-/// the least free CPUs and huge pages in the zone that the kubelet would choose.
+/// Best fit with full information. The policy checks the kubelet's admission on every host, and chooses the host
+/// with the least free CPUs and huge pages in the zone that the kubelet would choose.
 #[derive(Debug, Default)]
 pub(super) struct BestFit {
     admission_cache: AdmissionCache,

@@ -1,4 +1,4 @@
-//! Replays a trace with a policy: VMs start and stop, and the kubelet admission can refuse a choice.
+//! Replays a trace with a policy: VMs start and stop, and the kubelet's admission may refuse the chosen host.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -12,12 +12,12 @@ use super::cluster::Cluster;
 use super::policy::{BestFit, Policy, VmToPlace};
 use crate::fleet::{Size, launcher_pod};
 
-/// Upper limits of the size classes in CPUs, for the statistics of rejected VMs.
+/// Upper limits of the size classes, in CPUs of a VM, for the statistics of rejected VMs.
 pub(super) const SIZE_CLASSES: [u32; 6] = [2, 4, 8, 16, 32, u32::MAX];
-/// Number of points of a curve per day.
+/// Number of points per day of the curves in an [`Outcome`].
 const POINTS_PER_DAY: f64 = 12.0;
 
-/// Result of one run.
+/// Result of the replay of one trace with one policy.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outcome {
     /// Pinned CPUs as a fraction of all CPUs, over time from day 0.
@@ -56,12 +56,12 @@ fn size_class(size: Size) -> usize {
     SIZE_CLASSES.iter().position(|most| size.cpus <= *most).unwrap_or(0)
 }
 
-/// End of a VM: a number that sorts like the time, and the index of the VM.
+/// End of a VM, for a heap: the bits of the end time, which sort like the time, and the index of the VM.
 type VmEnd = Reverse<(u64, usize)>;
 
-/// Replays `vms` on an empty cluster. `vms` is sorted by start, so VMs that run before day 0 come first.
+/// Replays `vms` on an empty cluster. `vms` is sorted by start time, so VMs that already run at day 0 come first.
 ///
-/// A VM without a host, or a VM that the kubelet refuses, is lost, as with `runStrategy: Once`.
+/// If a VM gets no host or is refused by the kubelet, it is not retried, as with `runStrategy: Once`.
 pub(super) fn replay(
     policy: &mut dyn Policy,
     cluster: &mut Cluster,
@@ -108,7 +108,7 @@ pub(super) fn replay(
         let class = size_class(vm.size);
         outcome.vms_by_class[class] += 1;
         requested += vm.size.cpus;
-        // The times are not negative, so the bits sort like the numbers.
+        // For numbers that are not negative, the bits sort like the numbers.
         vm_ends.push(Reverse((vm.end.max(0.0).to_bits(), at)));
         match chosen.map(|host| (host, cluster.admit(host, &vm_to_place.pod))) {
             Some((host, Ok(()))) => {
@@ -152,7 +152,7 @@ impl Clock {
         }
     }
 
-    /// Advances the time to `time` and adds the values for the elapsed time.
+    /// Advances the simulated time to `time`, and adds the measured values, weighted with the elapsed time.
     fn advance(&mut self, time: f64, values: [f64; 2], empty_hosts: usize) {
         let time = time.clamp(self.now, self.days);
         while (self.curves[0].len() as f64) / POINTS_PER_DAY < time {
@@ -165,8 +165,8 @@ impl Clock {
     }
 }
 
-/// Adds VMs with the sizes of the trace by best fit until no VM fits. The remaining free CPUs are stranded (LAVA,
-/// MLSys'25).
+/// Adds VMs with the sizes of the trace by best fit until no VM fits. The CPUs that are still free are stranded (a
+/// term of LAVA, MLSys'25).
 pub(super) fn fill_cluster(outcome: &mut Outcome, mut cluster: Cluster, vms: &[Vm]) -> Result<()> {
     let mut policy = BestFit::default();
     let mut rng = Rng::with_seed(2);
@@ -186,7 +186,7 @@ pub(super) fn fill_cluster(outcome: &mut Outcome, mut cluster: Cluster, vms: &[V
             continue;
         }
         first_miss.get_or_insert_with(|| f64::from(cluster.free_cpus()) / all);
-        // Free resources only decrease, so this size never fits again.
+        // Free resources only decrease here, so a size that does not fit now will never fit.
         sizes.retain(|other| *other != size);
     }
     outcome.stranded_fraction = f64::from(cluster.free_cpus()) / all;
@@ -219,7 +219,8 @@ mod tests {
         for at in [BEST_FIT_POLICY, BERTH_POLICY] {
             let outcome = run(at, &vms);
             assert_eq!(outcome.rejected_fraction(), 0.0, "{}", POLICY_NAMES[at]);
-            // 46 of 184 CPUs are a quarter. Two VMs run for half a day, one VM for half a day, and two VMs for a day.
+            // 46 of 184 CPUs are a quarter. Two VMs run in the first half of the first day, one VM in its second
+            // half, and two VMs on the second day.
             assert!((outcome.mean_pinned - (0.25 + 0.125 + 0.5) / 2.0).abs() < 1e-9, "{outcome:?}");
             assert_eq!(outcome.pinned_curve.len(), 24);
             assert_eq!(outcome.vms_by_class, [0, 0, 0, 0, 0, 3]);
@@ -228,7 +229,8 @@ mod tests {
 
     #[test]
     fn vms_that_the_kubelet_refuses_are_counted_as_rejected() {
-        // The Node totals have room for ten more CPUs on a host with 40 used CPUs in each zone, but no zone has room.
+        // The Node's totals have room for ten more CPUs. On each host, 40 CPUs of each zone are in use, and no zone
+        // has ten free CPUs.
         let vms = [
             vm(40, -1.0, 9.0),
             vm(40, -1.0, 9.0),

@@ -9,12 +9,14 @@ use crate::fleet::{PINNABLE_CPUS, ZONE_CPUS, ZONE_GIB};
 use crate::result::{BenchResult, Goal, Section, Table};
 use crate::stats::percentile;
 
-/// Goal for the minimum lead of Berth over the default policy, in percentage points of the pinnable CPUs.
+/// Goal for Berth's result minus that of the default policy: at least this many percentage points of the pinnable
+/// CPUs.
 const MIN_AHEAD_POINTS: f64 = 10.0;
-/// Goal for the maximum lag of Berth behind full information, in percentage points of the pinnable CPUs.
+/// Goal for the result with full information minus that of Berth: at most this many percentage points of the
+/// pinnable CPUs.
 const MAX_BEHIND_POINTS: f64 = 3.0;
 
-/// Source of the VMs.
+/// Source of the trace.
 pub(super) const SOURCE: &str = "Azure Traces for Packing 2020 (Hadary et al., Protean, OSDI'20), sampled and with cores \
      and memory reconstructed by CoSpot (SoCC'22); CC-BY 4.0";
 
@@ -83,7 +85,8 @@ fn conditions(args: &Args, host: &str, all: &[TraceResult]) -> Vec<String> {
     ]
 }
 
-/// Returns the usable fraction of the CPUs, and the pinned CPUs at each load.
+/// Returns the summary of a trace: the fraction of the CPUs that each policy can use, and the pinned CPUs at each
+/// load.
 fn summary_section(replayed: &TraceResult) -> Section {
     let TraceResult { trace, usable_fraction: full, runs } = replayed;
     let lost = 100.0 * MAX_LOST_FRACTION;
@@ -131,12 +134,12 @@ fn summary_goals(replayed: &TraceResult) -> [Goal; 2] {
     ]
 }
 
-/// Returns the pinned CPUs in percent with the policy at `at` of [`POLICY_NAMES`].
+/// Returns the mean pinned CPUs in percent of all CPUs, for the policy with index `at` in [`POLICY_NAMES`].
 fn packed_percent(run: &LoadRun, at: usize) -> f64 {
     run.outcomes.get(at).map_or(f64::NAN, |one| 100.0 * one.mean_pinned)
 }
 
-/// Returns the results of a trace at one load.
+/// Returns the section with the results of a trace at one load.
 fn load_section(trace: &str, run: &LoadRun) -> Section {
     let classes = SIZE_CLASSES.iter().map(|most| match *most {
         u32::MAX => "more".to_owned(),

@@ -1,7 +1,7 @@
-//! Generates VMs with the statistics of the Azure trace, for use without the trace.
+//! Generates VMs with the statistics of the Azure trace, for runs without the trace.
 //!
-//! The statistics are from a 1 % sample by VM (CoSpot, `bernoulli-0`): the fractions below, and the quantiles in the
-//! test. Consecutive requests often have the same type (a Markov chain), all VMs of a tenant start together, and the
+//! The fractions below, and the quantiles in the test, are from a sample of 1 % of the VMs (CoSpot, `bernoulli-0`).
+//! Consecutive requests often have the same type (a Markov chain), all VMs of a tenant start together, and the
 //! arrival rate depends on the time of day.
 
 use std::f64::consts::TAU;
@@ -16,30 +16,30 @@ const TRACE_DAYS: f64 = 14.0;
 const VMS_PER_HOUR: f64 = 134.0;
 /// Amplitude of the daily change of the arrival rate, as a fraction of the mean rate.
 const DAILY_AMPLITUDE: f64 = 0.45;
-/// Probability that the next VM keeps the type of the previous VM. Otherwise the type is drawn again, and the draw
-/// can return the same type.
+/// Probability that the next VM has the type of the previous VM without a new draw. Otherwise the type is drawn
+/// again, and may be the same.
 const SAME_TYPE_PROBABILITY: f64 = 0.904;
-/// Number of VMs that run from the beginning, which equals 16 % of the VMs that start later.
+/// Number of VMs that run since the beginning of the trace: 16 % of the number of VMs that start later.
 const INITIAL_VMS: usize = 7_200;
-/// Fraction of the VMs that run from the beginning, and also run to the end.
+/// Fraction of [`INITIAL_VMS`] that run until the end of the trace.
 const NEVER_STOPPING_INITIAL_FRACTION: f64 = 0.57;
 /// Median lifetime of a VM in minutes. The lifetime has a lognormal distribution.
 const MEDIAN_LIFETIME_MINUTES: f64 = 34.0;
 /// Sigma of the lognormal distribution of the lifetime.
 const LIFETIME_SIGMA: f64 = 1.9;
-/// Fraction of VMs that never stop.
+/// Fraction of the VMs that start during the trace and never stop.
 const NEVER_STOPS_PROBABILITY: f64 = 0.03;
 /// Fraction of tenants with one VM.
 const SINGLE_VM_TENANT_FRACTION: f64 = 0.89;
-/// Probability that a tenant with several VMs has another VM, so the number of VMs has a geometric distribution.
+/// Probability that a tenant with several VMs has one more VM, so the number of VMs has a geometric distribution.
 const ANOTHER_VM_PROBABILITY: f64 = 0.52;
 /// Fraction of tenants with very many VMs.
 const LARGE_TENANT_FRACTION: f64 = 0.002;
 /// Maximum number of VMs of a tenant.
 const MAX_VMS_PER_TENANT: u64 = 200;
 
-/// Cores of a VM in units of the trace, and the fraction of VMs with this value. The trace also has VMs with less than
-/// a core.
+/// Cores of a VM in units of the trace, and the fraction of VMs with this value. Some VMs of the trace have less
+/// than a core (100 units).
 const CORE_DISTRIBUTION: [(f64, f64); 10] = [
     (100.0, 0.27),
     (200.0, 0.25),
@@ -52,7 +52,7 @@ const CORE_DISTRIBUTION: [(f64, f64); 10] = [
     (80.0, 0.034),
     (20.0, 0.03),
 ];
-/// Units of memory for each unit of cores, and the fraction of VMs with this value.
+/// Units of memory per unit of cores, and the fraction of VMs with this ratio.
 const MEMORY_RATIO_DISTRIBUTION: [(f64, f64); 8] = [
     (0.14, 0.56),
     (0.32, 0.17),
@@ -64,7 +64,7 @@ const MEMORY_RATIO_DISTRIBUTION: [(f64, f64); 8] = [
     (0.16, 0.023),
 ];
 
-/// Returns the VMs of two weeks. The same seed returns the same VMs.
+/// Returns the VMs of two weeks. The same seed always results in the same VMs.
 pub(super) fn generate_trace(seed: u64) -> Trace {
     let mut generator = Generator {
         rng: Rng::with_seed(seed),
@@ -78,8 +78,8 @@ pub(super) fn generate_trace(seed: u64) -> Trace {
     let mut day = 0.0;
     let max_arrival_rate = VMS_PER_HOUR * 24.0 * (1.0 + DAILY_AMPLITUDE) / mean_vms_per_tenant();
     loop {
-        // Thinning of a Poisson process: draws arrivals at the highest rate, and drops some of them depending on the
-        // hour.
+        // Thinning of a Poisson process: draws arrivals at the maximum rate, and drops some of them depending on
+        // the hour.
         day -= (1.0 - generator.rng.f64()).ln() / max_arrival_rate;
         if day >= TRACE_DAYS {
             break;
@@ -152,7 +152,7 @@ impl Generator {
         if self.rng.f64() < NEVER_STOPS_PROBABILITY {
             return f64::INFINITY;
         }
-        // Box-Muller transform.
+        // Box-Muller transform, which returns a normally distributed number.
         let (u, v) = (1.0 - self.rng.f64(), self.rng.f64());
         MEDIAN_LIFETIME_MINUTES * (LIFETIME_SIGMA * (-2.0 * u.ln()).sqrt() * (TAU * v).cos()).exp()
     }
@@ -172,8 +172,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns the largest difference between the measured distribution and the generated distribution at the
-    /// measured points.
+    /// Returns the maximum difference between two cumulative distributions, at the points of `measured`: that of
+    /// the generated `values`, and that of the trace.
     fn distance(values: &[f64], measured: &[(f64, f64)]) -> f64 {
         let below = |most: f64| {
             values.iter().filter(|value| **value <= most).count() as f64 / values.len() as f64
@@ -205,7 +205,7 @@ mod tests {
     #[test]
     fn sizes_are_as_measured() {
         let vms = arrived_vms();
-        // CPUs of VMs with one core (including VMs with less than a core), 2, 4, 8 and 16 cores.
+        // CPUs of VMs with one core or less, and with 2, 4, 8 and 16 cores. A core has two CPUs.
         let cpus: Vec<f64> = vms.iter().map(|vm| f64::from(vm.size.cpus)).collect();
         let measured = [(2.0, 0.38), (4.0, 0.63), (8.0, 0.78), (16.0, 0.94), (32.0, 0.995)];
         let difference = distance(&cpus, &measured);

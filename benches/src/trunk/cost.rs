@@ -1,4 +1,4 @@
-//! CPU time, wake-ups and frames of a period.
+//! CPU time, wake-ups and frames in a period of time.
 
 #![expect(
     clippy::disallowed_methods,
@@ -12,13 +12,14 @@ use anyhow::{Context, Result};
 use nix::sys::resource::{UsageWho, getrusage};
 use serde::{Deserialize, Serialize};
 
-/// Cost of a program in a period, and the frames of its link.
+/// CPU time and wake-ups of a program in a period, and the frames of its link in that period.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(super) struct Cost {
     pub(super) seconds: f64,
-    /// User and system time. `getrusage` returns microseconds; the resolution of `/proc/PID/stat` is only 10 ms.
+    /// User and system time in seconds, from `getrusage`, whose resolution is a microsecond. The resolution of
+    /// `/proc/PID/stat` is only 10 ms.
     pub(super) cpu_seconds: f64,
-    /// Voluntary context switches.
+    /// Number of voluntary context switches.
     pub(super) wake_ups: f64,
     /// Number of frames that the link sent.
     pub(super) sent: f64,
@@ -38,7 +39,7 @@ impl Cost {
     }
 }
 
-/// A period that has begun: the values of the counters at its begin.
+/// A period that is being measured, with the values of the counters at its beginning.
 #[derive(Debug)]
 pub(super) struct Period<'a> {
     begin: Instant,
@@ -48,12 +49,12 @@ pub(super) struct Period<'a> {
 }
 
 impl<'a> Period<'a> {
-    /// Begins a period for this process, or for its children.
+    /// Begins to measure a period for this process, or for its child processes.
     pub(super) fn begin(link: &'a str, who: UsageWho) -> Result<Self> {
         Ok(Self { begin: Instant::now(), link, who, before: read_counters(link, who)? })
     }
 
-    /// Ends the period.
+    /// Ends the period, and returns its cost.
     pub(super) fn end(self) -> Result<Cost> {
         let after = read_counters(self.link, self.who)?;
         let seconds = self.begin.elapsed().as_secs_f64();
@@ -69,7 +70,7 @@ impl<'a> Period<'a> {
     }
 }
 
-/// Returns CPU seconds, wake-ups, and the frames that the link sent and received.
+/// Returns the current counters: CPU seconds, wake-ups, frames that the link sent, and frames that it received.
 fn read_counters(link: &str, who: UsageWho) -> Result<[f64; 4]> {
     let usage = getrusage(who).context("getrusage")?;
     let [user, system] = [usage.user_time(), usage.system_time()]

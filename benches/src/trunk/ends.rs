@@ -1,5 +1,5 @@
-//! The two ends of the trunk: agents that send probes, or a program that sends pings. Each end is a process in its own
-//! network namespace, and prints the measured values as JSON.
+//! The two ends of the trunk. Both ends run the code of the agent that sends probes, or one end runs a program that
+//! sends pings. Each end is a process in a separate network namespace, and prints its measured values as JSON.
 
 #![expect(
     clippy::disallowed_methods,
@@ -22,17 +22,17 @@ use serde::{Deserialize, Serialize};
 
 use super::cost::{Cost, Period};
 
-/// Key of both agents.
+/// Key with which both agents authenticate their probes.
 const PROBE_KEY: &str = "0123456789abcdef0123456789abcdef";
-/// Longest time until the VLANs are verified.
+/// Time limit until the VLANs are verified.
 const TIMEOUT: Duration = Duration::from_secs(120);
-/// Time between two reads of the result of the verification, which changes at most every 500 ms.
+/// Interval at which the result of the verification is read. The result changes at most every 500 ms.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Time for which an agent continues to run after its measurement, so that the agent at the other end can complete its
 /// measurement.
 const TIME_AFTER_MEASUREMENT: Duration = Duration::from_secs(5);
 
-/// Probes a link with the code of the agent.
+/// Probes the VLANs of a link with the code of the agent.
 #[derive(Debug, clap::Args)]
 pub(crate) struct AgentArgs {
     #[arg(long)]
@@ -47,7 +47,7 @@ pub(crate) struct AgentArgs {
     seconds: u32,
 }
 
-/// Runs a program that uses a link.
+/// Runs a program that uses a link, and measures it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct PeerArgs {
     #[arg(long)]
@@ -56,7 +56,7 @@ pub(crate) struct PeerArgs {
     command: Vec<OsString>,
 }
 
-/// Measured values of an agent.
+/// Measured values of one agent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct MeasuredAgent {
     /// Seconds from the start until all VLANs were verified.
@@ -65,15 +65,15 @@ pub(super) struct MeasuredAgent {
     pub(super) idle: Cost,
 }
 
-/// Measured values of the peer program.
+/// Measured values of the program that sends pings.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct MeasuredPeer {
     pub(super) cost: Cost,
 }
 
-/// Probes the link, and prints the measured values.
+/// Probes the VLANs of the link, and prints the measured values.
 pub(crate) fn run_agent(args: &AgentArgs) -> Result<()> {
-    // The daemon also has one thread.
+    // A single-threaded runtime, as in the daemon.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     print_line(&runtime.block_on(measure_agent(args))?)
 }

@@ -7,8 +7,8 @@
 //! fping ───────────────────────────        ───── the kernel answers
 //! ```
 //!
-//! Both ends run the code of the agent. There is no switch, and no bridge: the probes leave by the link itself, as by the
-//! uplink of a host.
+//! Both ends run the code of the agent. There is no switch and no bridge: the probes leave through the link itself, as
+//! through the uplink of a host.
 
 mod cost;
 mod ends;
@@ -47,10 +47,12 @@ pub(crate) struct Args {
     output: OutputArgs,
 }
 
-/// Frames of all hosts of a segment per second while nothing changes (`docs/trunks.md`). A ping has two frames.
+/// Number of frames that all hosts of a segment together send per second while nothing changes (`docs/trunks.md`).
+/// A ping has two frames: the request and the reply.
 const FRAMES_PER_SECOND: u32 = 540;
 
-/// `$vlans`, `$settle` and `$seconds` are the arguments. The result contains only what is written to file descriptor 3.
+/// Script that runs both ends. `$vlans`, `$settle` and `$seconds` are the arguments of the benchmark. The result of
+/// the script is what it writes to file descriptor 3.
 const SCRIPT: &str = r#"
 exec 3>&1 1>&2
 trap 'kill $(jobs -p) 2>/dev/null || true' EXIT

@@ -1,4 +1,4 @@
-//! Result of the benchmark of trunks.
+//! Builds the result of the benchmark of trunks from the measured values.
 
 use anyhow::Result;
 use jiff::civil::Date;
@@ -13,7 +13,7 @@ const VERIFIED_GOAL_SECONDS: f64 = 10.0;
 /// Goal for the CPU time while nothing changes, in percent of a core.
 const CPU_GOAL_PERCENT: f64 = 0.1;
 
-/// Numbers of a run.
+/// Size of a run, from the arguments.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RunSize {
     pub(super) vlans: u16,
