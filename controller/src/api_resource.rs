@@ -1,4 +1,4 @@
-//! `ApiResource`s of kinds for which Berth has no Rust type.
+//! `ApiResource` values for kinds for which Berth has no Rust type.
 
 use berth_kubevirt_render::machines::{MACHINE_DEPLOYMENT_GROUP, MACHINE_DEPLOYMENT_KIND};
 use kube::api::{ApiResource, GroupVersionKind};
@@ -8,12 +8,12 @@ pub(crate) fn api_resource(group: &str, version: &str, kind: &str, plural: &str)
     ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
 }
 
-/// Returns the kind VirtualMachine. Machines are objects of this kind.
+/// Returns the `ApiResource` of VirtualMachines, the objects of machines.
 pub(crate) fn machine_resource() -> ApiResource {
     api_resource("kubevirt.io", "v1", "VirtualMachine", "virtualmachines")
 }
 
-/// Returns the kind MachineDeployment.
+/// Returns the `ApiResource` of MachineDeployments.
 pub(crate) fn deployment_resource() -> ApiResource {
     api_resource(
         MACHINE_DEPLOYMENT_GROUP,

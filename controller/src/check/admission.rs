@@ -15,17 +15,17 @@ pub(super) const CHECKS: &[Check] = &[Check {
     id: "admission.agents",
     title: "agents are limited to their own Nodes",
     explanation: "The ValidatingAdmissionPolicy berth-agent-own-node must exist as in \
-        deploy/base/admission-policy.yaml of this release, and a binding must enforce it with the action Deny. Without \
-        it, the credential of one agent can change the status of all Nodes: WARN, also before Kubernetes 1.30, which \
-        does not have such policies.",
+        deploy/base/admission-policy.yaml of this release, and a binding must enforce it with the action Deny. WARN \
+        otherwise, because the credential of one agent can then change the status of all Nodes. WARN also on \
+        Kubernetes before 1.30, which does not have such policies.",
     run: check_agents,
 }];
 
-/// The policy and its binding.
+/// Manifest of the ValidatingAdmissionPolicy and its binding.
 const MANIFEST: &str = include_str!("../../../deploy/base/admission-policy.yaml");
-/// First release of Kubernetes with admission policies.
+/// First release of Kubernetes with ValidatingAdmissionPolicies (beta or stable).
 const FIRST_WITH_POLICIES: Release = Release(1, 30, 0);
-/// How to install the policy.
+/// Command that installs the policy.
 const REMEDY: &str = "kubectl apply -f deploy/base/admission-policy.yaml";
 
 fn check_agents(input: &Input) -> Result<Outcome, Unread> {
@@ -55,8 +55,8 @@ fn check_agents(input: &Input) -> Result<Outcome, Unread> {
             .with_evidence("bindings", join_names(&names))
             .remedy(REMEDY));
     }
-    // The second comparison finds exceptions that only the policy in the cluster has. It ignores `matchPolicy`, for
-    // which the API server sets a default.
+    // The second comparison finds exceptions that only the policy in the cluster has. It ignores `matchPolicy`,
+    // because the API server sets a default for this field.
     let (desired, actual) = (&desired["spec"], &policy["spec"]);
     let difference = first_difference(desired, actual, &[])
         .or_else(|| first_difference(actual, desired, &["matchPolicy"]));
@@ -68,9 +68,9 @@ fn check_agents(input: &Input) -> Result<Outcome, Unread> {
     })
 }
 
-/// Returns true if a binding enforces its policy with the action Deny for all objects.
+/// Returns true if a binding enforces its policy with the action Deny, without exceptions.
 fn denies_everywhere(binding: &Value) -> bool {
-    // The API server sets `matchPolicy` and empty selectors by default.
+    // An empty selector, which the API server may set as a default, is no exception.
     let has_exceptions = |field: &str| {
         let value =
             binding.pointer("/spec/matchResources").and_then(|resources| resources.get(field));
@@ -90,10 +90,10 @@ mod tests {
     use crate::check::Status;
     use crate::check::test_helpers::{input_with, run_check, with_objects};
 
-    /// A change of the policy and its binding.
+    /// A function that changes the policy and its binding.
     type Change = fn(&mut Value, &mut Value);
 
-    /// Returns the outcome for the policy and the binding of the manifest, after a change of both.
+    /// Returns the outcome of the check for the policy and the binding of the manifest, after both were changed.
     fn check(change: impl Fn(&mut Value, &mut Value)) -> Outcome {
         let manifest: Vec<Value> = serde_saphyr::from_multiple(MANIFEST).unwrap();
         let [mut policy, mut binding] = <[Value; 2]>::try_from(manifest).unwrap();

@@ -14,22 +14,23 @@ pub(super) const CHECKS: &[Check] = &[
     Check {
         id: "cdi.version",
         title: "CDI is installed",
-        explanation: "Machines of MachineDeployments have DataVolumes, which CDI (the Containerized Data Importer) \
-            imports: FAIL without CDI, WARN if the conditions of the CDI object are not Available True, Progressing \
-            and Degraded not True. All versions of CDI are accepted.",
+        explanation: "CDI (the Containerized Data Importer) imports the disks (DataVolumes) of machines: FAIL \
+            without CDI, because machines then get no disks. WARN if the condition Available of the CDI object is not \
+            True, or if its condition Progressing or Degraded is True. All versions of CDI are accepted.",
         run: check_version,
     },
     Check {
         id: "cdi.first-consumer",
         title: "CDI waits for the first consumer",
-        explanation: "For a StorageClass with volumeBindingMode WaitForFirstConsumer, CDI must have the feature gate \
-            HonorWaitForFirstConsumer. Without it, the pod of the import selects the host of a local volume, and the VM \
-            may not fit there. SKIP without such a class.",
+        explanation: "For a StorageClass with volumeBindingMode WaitForFirstConsumer, CDI must have the feature \
+            gate HonorWaitForFirstConsumer. Without it, the pod of the import determines the host of a local volume, \
+            and the VM may not fit on that host. SKIP if there is no such StorageClass.",
         run: check_first_consumer,
     },
 ];
 
-/// Feature gate for storage classes that wait for the first consumer.
+/// Feature gate with which CDI delays an import until the VM's pod is scheduled, for a StorageClass with
+/// WaitForFirstConsumer.
 const FIRST_CONSUMER_GATE: &str = "HonorWaitForFirstConsumer";
 
 fn check_version(input: &Input) -> Result<Outcome, Unread> {
@@ -66,10 +67,10 @@ fn check_first_consumer(input: &Input) -> Result<Outcome, Unread> {
     let outcome = if gates.contains(&FIRST_CONSUMER_GATE) {
         Outcome::pass("enabled")
     } else {
-        // A merge patch replaces the list.
+        // A merge patch replaces the whole list, so it must contain the other feature gates.
         let all: Vec<&str> = gates.iter().copied().chain([FIRST_CONSUMER_GATE]).collect();
         let patch = json!({"spec": {"config": {"featureGates": all}}});
-        Outcome::warn("the feature gate is disabled: an import selects the host of a volume before the scheduler does")
+        Outcome::warn("the feature gate is disabled: the pod of an import, not the VM, determines the host of a local volume")
             .remedy(format!("kubectl patch cdi {} --type=merge -p '{patch}'", name(cdi)))
     };
     Ok(outcome
@@ -112,7 +113,7 @@ mod tests {
         assert_eq!(check("Immediate", json!([])).status, Status::Skip);
         let outcome = check(waits, json!({"HonorWaitForFirstConsumer": true}));
         assert_eq!(outcome.status, Status::Warn);
-        // The patch retains the other gates.
+        // The remedy's patch retains the other feature gates.
         let outcome = check(waits, json!(["WebhookPvcRendering", 7]));
         let remedy = outcome.remedy.unwrap_or_default();
         let list = r#"["WebhookPvcRendering","HonorWaitForFirstConsumer"]"#;

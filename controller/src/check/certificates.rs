@@ -10,12 +10,12 @@ use berth_runtime::check::Outcome;
 pub(super) const CHECKS: &[Check] = &[Check {
     id: "certificates.webhooks",
     title: "certificates of webhooks",
-    explanation: "The API server verifies webhooks, such as those of KubeVirt and CDI, with the certificates in their \
-        configurations (caBundle), which are public. If all certificates of a bundle have expired or cannot be read, the \
-        API server cannot call the webhook: FAIL if it then refuses VMs, their disks or pods (failurePolicy Fail), \
-        otherwise WARN. WARN also if the last certificate expires soon: less than a tenth of its lifetime and two weeks \
-        remain, because operators renew theirs before. Secrets are not read, because they contain the private keys too; \
-        Berth itself has no webhook and no serving certificate.",
+    explanation: "The API server verifies webhooks, such as those of KubeVirt and CDI, with the certificates in \
+        their configurations (caBundle), which are public. If all certificates of a bundle have expired or cannot be \
+        read, the API server cannot call the webhook: FAIL if it then refuses VMs, their disks or pods (failurePolicy \
+        Fail), otherwise WARN. WARN also if both less than two weeks and less than a tenth of the lifetime of the last \
+        certificate remain: operators renew their certificates earlier. Secrets are not read, because they also \
+        contain the private keys. Berth itself has no webhook and no serving certificate.",
     run: check_webhooks,
 }];
 
@@ -51,13 +51,13 @@ fn check_webhooks(input: &Input) -> Result<Outcome, Unread> {
             names(&expired)
         ))
     } else if !soon.is_empty() {
-        Outcome::warn(format!("expires soon: {}", names(&soon)))
+        Outcome::warn(format!("webhook certificates expire soon: {}", names(&soon)))
     } else {
         return Ok(Outcome::pass(count(bundles.len(), "bundle"))
-            .with_evidence("caBundle", "none expires soon"));
+            .with_evidence("caBundle", "no certificate expires soon"));
     };
     let outcome = outcome.remedy(
-        "restart the operator that renews them (virt-operator, cdi-operator, cert-manager), and read its log",
+        "restart the operator that renews the certificates (virt-operator, cdi-operator, cert-manager), and read its log",
     );
     Ok(expired.iter().chain(&soon).take(5).fold(outcome, |outcome, bundle| {
         let text = match &bundle.validity {

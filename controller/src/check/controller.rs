@@ -16,33 +16,34 @@ pub(super) const CHECKS: &[Check] = &[
     Check {
         id: "controller.leader",
         title: "a controller is the leader",
-        explanation: "One of the controllers must hold the Lease berth-system/berth-controller and renew it; otherwise \
-            specs, tenants and machines are not reconciled. If the Lease has expired by the clock of this machine, it is \
-            read again after its duration.",
+        explanation: "One of the controllers must hold the Lease berth-system/berth-controller and renew it; \
+            otherwise specs, tenants and machines are not reconciled. If the Lease has expired by the clock of this \
+            machine, the check waits for the duration of the Lease and reads it again, because the clocks may differ.",
         run: check_leader,
     },
     Check {
         id: "controller.permissions",
         title: "permissions of the controller",
         explanation: "Compares the roles that are bound to the controller's ServiceAccount with those in \
-            deploy/base/rbac-controller.yaml of this release. FAIL if a permission is missing. The check reads roles and \
-            bindings, because a SelfSubjectAccessReview would answer for the user of the kubeconfig; permissions from \
-            other authorizers than RBAC are not known to it.",
+            deploy/base/rbac-controller.yaml of this release. FAIL if a permission is missing. The check reads roles \
+            and bindings, because a SelfSubjectAccessReview would answer for the user of the kubeconfig. Permissions \
+            that an authorizer other than RBAC grants are not considered.",
         run: check_permissions,
     },
 ];
 
-/// Roles and bindings of the controller.
+/// Manifest of the controller's roles and bindings.
 const MANIFEST: &str = include_str!("../../../deploy/base/rbac-controller.yaml");
-/// Name of the controller's roles in the manifest.
+/// Name of the Role and the ClusterRole of the controller in the manifest.
 const ROLE: &str = "berth-controller";
 
-/// Returns the command that shows what the controller in a pod waits for.
+/// Returns the command that shows for which condition the controller in this pod still waits.
 pub(super) fn readyz_command(pod: &str) -> String {
     format!("kubectl get --raw /api/v1/namespaces/berth-system/pods/{pod}:9478/proxy/readyz")
 }
 
-/// Returns the remedy for a Lease without a leader: the logs of the pod that holds it, or of all pods.
+/// Returns the remedy for a Lease that is not renewed: commands that show the log of the pod that holds the Lease,
+/// or the logs of all pods.
 fn lease_remedy(election: Election, state: &LeaseState) -> String {
     let container = match election {
         Election::Controller => "berth-controller",
@@ -55,7 +56,7 @@ fn lease_remedy(election: Election, state: &LeaseState) -> String {
     }
 }
 
-/// Returns the outcome for the Lease of a leader election.
+/// Returns the outcome of the check of a Lease for leader election.
 pub(super) fn check_lease(election: Election, state: &LeaseState) -> Outcome {
     let (namespace, name) = election.lease();
     let remedy = lease_remedy(election, state);
@@ -99,7 +100,7 @@ fn check_permissions(input: &Input) -> Result<Outcome, Unread> {
             }
         }
     }
-    // The controller binds this role to itself in tenants' namespaces.
+    // ClusterRole that the controller binds to its own ServiceAccount in each tenant's namespace.
     let for_tenants = |roles: &[Value]| roles.iter().position(is_role_for_tenants);
     let cluster_roles = input.objects(Kind::ClusterRole)?;
     if let Some(desired) = for_tenants(&manifest) {
@@ -123,14 +124,14 @@ fn check_permissions(input: &Input) -> Result<Outcome, Unread> {
         .remedy("kubectl apply -f deploy/base/rbac-controller.yaml"))
 }
 
-/// Returns true for a role that the manifest binds to the controller's ServiceAccount.
+/// Returns true for a Role or ClusterRole of the manifest that is bound to the controller's ServiceAccount.
 fn is_role_of_controller(object: &Value) -> bool {
     ["ClusterRole", "Role"].contains(&text(object, "/kind")) && name(object) == ROLE
 }
 
-/// Returns true for the role that the controller binds to itself in tenants' namespaces.
+/// Returns true for the ClusterRole that the controller binds to its own ServiceAccount in tenants' namespaces.
 fn is_role_for_tenants(object: &Value) -> bool {
-    // Items of lists have no kind.
+    // The API server omits the kind of the items of a list.
     ["ClusterRole", ""].contains(&text(object, "/kind"))
         && name(object) == CONTROLLER_TENANT_CLUSTER_ROLE
 }
@@ -160,7 +161,7 @@ mod tests {
         assert!(remedy.contains("logs -l app.kubernetes.io/name=berth-controller"), "{remedy}");
     }
 
-    /// Returns a cluster with the roles and bindings of the manifest, after a change of each object.
+    /// Returns a cluster with the roles and bindings of the manifest, after `change` was called for each object.
     fn cluster(change: impl Fn(&mut Value)) -> Input {
         let mut manifest: Vec<Value> = serde_saphyr::from_multiple(MANIFEST).unwrap();
         manifest.iter_mut().for_each(change);

@@ -23,23 +23,24 @@ pub(super) const CHECKS: &[Check] = &[
     Check {
         id: "crd.schema",
         title: "schemas equal those of this program",
-        explanation: "Compares the schemas of Berth's CustomResourceDefinitions with those that `berth-controller crds` \
-            prints. The API server drops the fields that a schema does not have: WARN if a schema differs. API servers \
-            before 1.25 drop validation rules, which are not compared there.",
+        explanation: "Compares the schemas of Berth's CustomResourceDefinitions with those that `berth-controller \
+            crds` prints. WARN if a schema differs: the API server drops fields that its schema does not have. API \
+            servers before 1.25 drop validation rules, so validation rules are not compared on them.",
         run: check_schema,
     },
     Check {
         id: "crd.machine-deployments",
         title: "MachineDeployments",
-        explanation: "Without the CustomResourceDefinition of MachineDeployments (cluster.k8s.io), tenants cannot create \
-            machines. It belongs to machine-controller, or to deploy/overlays/machine-crds. WARN without it.",
+        explanation: "WARN if the CustomResourceDefinition of MachineDeployments (cluster.k8s.io) does not exist, \
+            because tenants then cannot create machines. It is installed by machine-controller, or with \
+            deploy/overlays/machine-crds.",
         run: check_machine_deployments,
     },
 ];
 
-/// CustomResourceDefinition of MachineDeployments.
+/// Name of the CustomResourceDefinition of MachineDeployments.
 const MACHINE_DEPLOYMENTS: &str = "machinedeployments.cluster.k8s.io";
-/// First release of Kubernetes that keeps validation rules of schemas.
+/// First release of Kubernetes in which the API server stores the validation rules of schemas.
 const FIRST_WITH_RULES: Release = Release(1, 25, 0);
 /// Command that installs the CustomResourceDefinitions.
 const REMEDY: &str = "berth-controller crds | kubectl apply -f -";
@@ -73,7 +74,7 @@ fn check_installed(input: &Input) -> Result<Outcome, Unread> {
     }))
 }
 
-/// Returns the reason why a CustomResourceDefinition cannot be used.
+/// Returns the reason why a CustomResourceDefinition cannot be used; `None` if it can.
 fn find_problem(desired: &CustomResourceDefinition, found: &Value) -> Option<String> {
     if text(condition(found, "Established"), "/status") != "True" {
         return Some("is not established".to_owned());
@@ -84,8 +85,9 @@ fn find_problem(desired: &CustomResourceDefinition, found: &Value) -> Option<Str
         return Some(format!("does not serve {version}"));
     }
     let stored = texts(found, "/status/storedVersions");
-    (stored != [version])
-        .then(|| format!("status.storedVersions: [{}], not [{version}]", join_names(&stored)))
+    (stored != [version]).then(|| {
+        format!("status.storedVersions is [{}] instead of [{version}]", join_names(&stored))
+    })
 }
 
 fn check_schema(input: &Input) -> Result<Outcome, Unread> {
@@ -99,7 +101,7 @@ fn check_schema(input: &Input) -> Result<Outcome, Unread> {
         let version = crd.spec.versions.first().map(|version| version.name.clone());
         let desired = serde_json::to_value(&crd).unwrap_or_default();
         let [desired, found] = [&desired, found].map(|crd| schema_of(crd, version.as_deref()));
-        // The second comparison finds fields that only the schema in the cluster has.
+        // The second comparison finds fields that are only in the cluster's schema.
         let path = first_difference(desired, found, ignored)
             .or_else(|| first_difference(found, desired, ignored));
         differences.extend(path.map(|path| (name, path)));
@@ -115,7 +117,7 @@ fn check_schema(input: &Input) -> Result<Outcome, Unread> {
     let message =
         format!("CRDs from a different release than this program: {}", join_names(&names));
     let outcome = Outcome::warn(message).remedy(format!(
-        "use the program of the installed release; or upgrade the cluster: {REMEDY}, then agents and controller"
+        "use the program of the installed release; or upgrade the CRDs ({REMEDY}), and then agents and controller"
     ));
     Ok(differences.iter().fold(outcome, |outcome, (name, path)| {
         outcome
@@ -123,7 +125,7 @@ fn check_schema(input: &Input) -> Result<Outcome, Unread> {
     }))
 }
 
-/// Returns the schema of a version of a CustomResourceDefinition, which is null if it has no such version.
+/// Returns the schema of a version of a CustomResourceDefinition; null if the version does not exist.
 fn schema_of<'v>(crd: &'v Value, version: Option<&str>) -> &'v Value {
     let found = items(crd, "/spec/versions").find(|one| one["name"].as_str() == version);
     found.and_then(|one| one.pointer("/schema/openAPIV3Schema")).unwrap_or(&Value::Null)
@@ -154,10 +156,10 @@ mod tests {
     use crate::check::read::ReadError;
     use crate::check::test_helpers::{empty_cluster, run_check};
 
-    /// A change of a definition.
+    /// A function that changes a CustomResourceDefinition.
     type Change = fn(&mut Value);
 
-    /// Returns a cluster with Berth's definitions, after a change of the definition of InfraNodes.
+    /// Returns a cluster with Berth's CustomResourceDefinitions, of which that of InfraNodes was changed.
     fn cluster(change: impl Fn(&mut Value)) -> Input {
         let mut input = empty_cluster();
         for crd in berth_api::all_crds() {
@@ -188,7 +190,10 @@ mod tests {
             (|crd| crd["status"]["conditions"][0]["status"] = "False".into(), "not established"),
             (|crd| crd["spec"]["versions"][0]["served"] = false.into(), "does not serve v1alpha1"),
             (|crd| crd["spec"]["versions"] = "v1alpha1".into(), "does not serve v1alpha1"),
-            (|crd| crd["status"]["storedVersions"] = json!(["v1", 7]), "[v1], not [v1alpha1]"),
+            (
+                |crd| crd["status"]["storedVersions"] = json!(["v1", 7]),
+                "[v1] instead of [v1alpha1]",
+            ),
             (|crd| *crd = json!([]), "not established"),
         ];
         for (change, problem) in changes {
@@ -222,7 +227,7 @@ mod tests {
             let value = &outcome.evidence[0].value;
             assert!(value.ends_with(&format!("status.properties.{path}")), "{value}");
         }
-        // API servers before 1.25 drop validation rules.
+        // An API server before 1.25 does not store validation rules.
         let drop_rules = |crd: &mut Value| {
             let schema = crd.pointer_mut("/spec/versions/0/schema/openAPIV3Schema/properties/spec");
             schema.unwrap().as_object_mut().unwrap().remove("x-kubernetes-validations").unwrap();

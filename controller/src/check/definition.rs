@@ -4,6 +4,6 @@ use super::input::Input;
 use super::read::Unread;
 use berth_runtime::check::Outcome;
 
-/// A check of the cluster. If its function returns an error, because the objects that it examines could not be read,
-/// the check is skipped.
+/// A check of the cluster. If the function of the check cannot read the objects that it examines, it returns
+/// `Unread`, and the check is skipped.
 pub type Check = berth_runtime::check::Check<fn(&Input) -> Result<Outcome, Unread>>;

@@ -1,12 +1,12 @@
-//! Compares an object of the cluster with the object that this release installs.
+//! Compares an object in the cluster with the same object in this release.
 
 use serde_json::Value;
 
-/// Returns the path of the first field of `desired` that `actual` lacks, or has with another value.
+/// Returns the path of the first field of `desired` that `actual` lacks or has with another value.
 ///
 /// Additional fields of `actual` are ignored, because API servers set defaults. Numbers are compared by value, and
-/// strings regardless of the amount of white space, because other encoders have written them. Fields with the names in
-/// `ignored` are not compared.
+/// strings with each sequence of white space as one space, because different encoders write them differently.
+/// Fields whose names are in `ignored` are not compared.
 pub(super) fn first_difference(
     desired: &Value,
     actual: &Value,
@@ -54,7 +54,7 @@ fn differs(desired: &Value, actual: &Value, ignored: &[&str], path: &mut String)
     }
 }
 
-/// Returns true for values that API servers omit.
+/// Returns true for empty values, which API servers omit.
 fn is_empty(value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => true,

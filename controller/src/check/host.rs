@@ -1,4 +1,4 @@
-//! State of a host, from its InfraNode.
+//! State of a host, as read from its InfraNode.
 
 use berth_api::names::condition::{CREDENTIAL_VALID, READY, VIRTUALIZATION_READY};
 use berth_api::{Bytes, ConditionReason};
@@ -9,18 +9,18 @@ use super::values::{condition, name, text};
 /// Policy of the kubelet's CPU Manager that allocates exclusive CPUs.
 const STATIC_POLICY: &str = "static";
 
-/// State of a host.
+/// State of a host, as read from its InfraNode.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Host {
     /// Name of the InfraNode.
     pub name: String,
-    /// True if the agent has reported.
+    /// True if the agent has reported the status of the host.
     pub is_reported: bool,
-    /// Number of physical cores.
+    /// Number of physical cores; `None` if it is unknown.
     pub cores: Option<u32>,
-    /// Size of the memory.
+    /// Size of the memory; `None` if it is unknown.
     pub memory: Option<Bytes>,
-    /// True if the kubelet allocates exclusive CPUs.
+    /// True if the kubelet's CPU Manager can allocate exclusive CPUs.
     pub has_exclusive_cpus: bool,
     /// Condition Ready.
     pub ready: HostCondition,
@@ -40,7 +40,7 @@ pub enum ConditionStatus {
     True,
     /// `False`.
     False,
-    /// `Unknown`, which the controller sets for unresponsive agents, or a malformed status.
+    /// `Unknown`, which the controller sets if the agent is unresponsive; or a malformed status.
     Unknown,
 }
 
@@ -49,14 +49,14 @@ pub enum ConditionStatus {
 pub struct HostCondition {
     /// Status.
     pub status: ConditionStatus,
-    /// Reason; `None` if it is absent, or is not known to this release.
+    /// Reason; `None` if it is absent or unknown to this release.
     pub cause: Option<ConditionReason>,
     /// Message.
     pub message: String,
 }
 
 impl Host {
-    /// Reads an InfraNode. Fields that are missing or malformed are absent.
+    /// Reads an InfraNode. A malformed field is treated like an absent one.
     #[must_use]
     pub fn from_object(object: &Value) -> Self {
         let cores = object.pointer("/status/capabilities/cpu/cores").and_then(Value::as_u64);

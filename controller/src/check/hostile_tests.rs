@@ -1,4 +1,4 @@
-//! Tests that no object of a cluster causes a panic, or control characters in the output.
+//! Tests that no content of an object causes a panic, or control characters in the output.
 
 use berth_runtime::cli::style::Style;
 use k8s_openapi::jiff::Timestamp;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::test_helpers::{empty_cluster, with_objects};
 use super::*;
 
-/// Fields that the checks read.
+/// Names of fields that the checks read.
 const FIELDS: [&str; 32] = [
     "metadata",
     "name",
@@ -46,7 +46,7 @@ const FIELDS: [&str; 32] = [
     "renewTime",
 ];
 
-/// Returns any JSON value, with fields that the checks read.
+/// Generates a random JSON value, with names of fields that the checks read.
 fn hostile_value() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),
@@ -68,7 +68,7 @@ fn hostile_value() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Returns a valid object of each kind.
+/// Returns a valid object of each kind, each with its kind.
 fn valid_objects() -> Vec<(Kind, Value)> {
     let metadata =
         json!({"name": "a", "namespace": "berth-system", "labels": {}, "annotations": {"a": "b"}});
@@ -168,7 +168,8 @@ fn valid_objects() -> Vec<(Kind, Value)> {
     ]
 }
 
-/// Returns a valid InfraNode, which also has the fields of a Lease and of the objects of a tenant.
+/// Returns a valid InfraNode that also contains the fields of a Lease and of a tenant's objects, so that it can be
+/// used as each of them.
 fn valid_host() -> Value {
     let condition =
         |kind: &str| json!({"type": kind, "status": "False", "reason": "Expired", "message": "m"});
@@ -190,7 +191,8 @@ fn valid_host() -> Value {
     })
 }
 
-/// Returns the JSON pointers to a value and to all values in it.
+/// Appends to `all` the JSON pointers to a value and to all values in it. `prefix` is the pointer to the value
+/// itself.
 fn pointers(value: &Value, prefix: &str, all: &mut Vec<String>) {
     all.push(prefix.to_owned());
     if let Value::Object(fields) = value {
@@ -204,7 +206,7 @@ fn pointers(value: &Value, prefix: &str, all: &mut Vec<String>) {
     }
 }
 
-/// Replaces one value in an object.
+/// Returns the object with one of its values replaced. `index` selects the value.
 fn with_replaced(object: &Value, index: Index, replacement: &Value) -> Value {
     let (mut object, mut all) = (object.clone(), Vec::new());
     pointers(&object, "", &mut all);
@@ -215,7 +217,7 @@ fn with_replaced(object: &Value, index: Index, replacement: &Value) -> Value {
     object
 }
 
-/// Returns an input with these objects. `host` also serves as each Lease and as each object of the tenant.
+/// Returns an input with these objects. `host` is also used as each Lease and as each object of the tenant.
 fn input_of(lists: &[(Kind, Value)], host: &Value, crd: &Value, version: &str) -> Input {
     let mut input = lists.iter().fold(empty_cluster(), |input, (kind, object)| {
         with_objects(input, *kind, &json!([object]))
@@ -254,7 +256,8 @@ fn has_control_characters(text: &str) -> bool {
     text.chars().any(|c| c.is_control() && c != '\n')
 }
 
-/// The test of replaced values is useless if the checks do not reach the values.
+/// Tests that the checks examine the valid objects: otherwise the test that replaces their values would test
+/// nothing.
 #[test]
 fn valid_objects_are_examined() {
     let input = input_of(&valid_objects(), &valid_host(), &json!({}), "v1.36.2");

@@ -1,4 +1,4 @@
-//! Checks of the hosts, as their agents and the controller report them.
+//! Checks of the hosts, from the conditions and reports in their InfraNodes.
 
 use berth_api::ConditionReason;
 use berth_api::infra_node::{MIN_CORES, MIN_MEMORY, is_enough_memory};
@@ -14,24 +14,25 @@ pub(super) const CHECKS: &[Check] = &[
     Check {
         id: "hosts.count",
         title: "number of hosts",
-        explanation: "VMs that Berth assigns need hosts with an InfraNode: FAIL without any. WARN with only one: its VMs \
-            have no other host during a drain.",
+        explanation: "Berth assigns VMs only to hosts with an InfraNode: FAIL without any InfraNode. WARN with \
+            only one, because its VMs have no other host during a drain.",
         run: check_count,
     },
     Check {
         id: "hosts.minimum",
         title: "hosts have the minimum size",
-        explanation: "Production minimum for an infra node: 16 physical cores and 64 GiB of memory (8 and 32 for testing). \
-            WARN also for hosts of unknown size; SKIP if the size of no host is known. `berth-agent check host` on a host \
-            also checks its disks.",
+        explanation: "Production minimum for an infra node: 16 physical cores and 64 GiB of memory (8 cores and 32 \
+            GiB for testing). WARN if a host is smaller, or if its size is unknown; SKIP if the size of no host is \
+            known. `berth-agent check host` on a host also checks its disks.",
         run: check_minimum,
     },
     Check {
         id: "hosts.responsive",
         title: "agents are responsive",
-        explanation: "Every InfraNode must have a report, and the controller must not have set the reason AgentUnresponsive. \
-            Without reports, no VM with dedicated CPUs is placed. FAIL if this is so for all hosts, WARN for some. Only a \
-            controller that is the leader sets the reason (controller.leader).",
+        explanation: "The agent of every InfraNode must have reported its status, and the controller must not have \
+            set the reason AgentUnresponsive. No VM with dedicated CPUs is placed on a host without a report. FAIL if \
+            all hosts are affected, WARN if some are. Only the controller that is the leader sets the reason (see \
+            controller.leader).",
         run: check_responsive,
     },
     Check {
@@ -51,13 +52,14 @@ pub(super) const CHECKS: &[Check] = &[
     Check {
         id: "hosts.certificates",
         title: "client certificates of agents",
-        explanation: "Condition CredentialValid of the InfraNodes, which agents with a client certificate set: FAIL if a \
-            certificate has expired, WARN if one expires soon or is unknown, because its agent is unresponsive.",
+        explanation: "Condition CredentialValid of the InfraNodes, which agents with a client certificate set. \
+            FAIL if a certificate has expired. WARN if a certificate expires soon, or if the condition is unknown \
+            because the agent is unresponsive.",
         run: check_certificates,
     },
 ];
 
-/// Returns the outcome of a check that needs hosts, if there are none.
+/// Returns the outcome of a check that needs at least one host, for a cluster without hosts.
 fn no_hosts() -> Outcome {
     Outcome::skip("there are no InfraNodes, see hosts.count")
 }
@@ -70,7 +72,7 @@ fn with_hosts(outcome: Outcome, hosts: &[&Host], describe: impl Fn(&Host) -> Str
     })
 }
 
-/// Returns the reason and the message of a condition.
+/// Returns a text with the reason and the message of a condition.
 fn describe_condition(condition: &HostCondition) -> String {
     match condition {
         HostCondition { status: ConditionStatus::Absent, .. } => {
@@ -84,10 +86,10 @@ fn describe_condition(condition: &HostCondition) -> String {
 /// Returns the outcome for hosts whose state is unknown, because their agents have not reported it.
 fn unknown_hosts(some: &[&Host], all: &[Host]) -> Outcome {
     Outcome::warn(format!("unknown on {}", count_text(some, all)))
-        .remedy("the agents must report the state: see berth-controller check hosts.responsive")
+        .remedy("the agents do not report: see berth-controller check hosts.responsive")
 }
 
-/// Returns `3 of 5 hosts: a, b, c`.
+/// Returns a text such as `3 of 5 hosts: a, b, c`.
 fn count_text(some: &[&Host], all: &[Host]) -> String {
     let names: Vec<&str> = some.iter().map(|host| host.name.as_str()).collect();
     format!("{} of {} hosts: {}", some.len(), all.len(), join_names(&names))
@@ -143,7 +145,7 @@ fn check_responsive(input: &Input) -> Result<Outcome, Unread> {
         _ if hosts.is_empty() => return Ok(no_hosts()),
         0 => {
             return Ok(Outcome::pass(count(hosts.len(), "agent"))
-                .with_evidence("infranodes", "all have reports"));
+                .with_evidence("infranodes", "all agents have reported"));
         }
         number if number == hosts.len() => Outcome::fail("no agent is responsive"),
         _ => Outcome::warn(format!("unresponsive: {}", count_text(&affected, hosts))),
@@ -212,8 +214,8 @@ fn check_certificates(input: &Input) -> Result<Outcome, Unread> {
     };
     let describe = |host: &Host| describe_condition(&host.credential);
     let affected = with_status(ConditionStatus::False);
-    // The controller sets the condition to Unknown if the agent is unresponsive. The certificate of the agent may
-    // have expired.
+    // The controller sets this condition to Unknown if the agent is unresponsive, which may be so because the
+    // agent's certificate has expired.
     let unknown = with_status(ConditionStatus::Unknown);
     let valid = with_status(ConditionStatus::True).len();
     let outcome = if affected.is_empty() && !unknown.is_empty() {
@@ -232,7 +234,7 @@ fn check_certificates(input: &Input) -> Result<Outcome, Unread> {
         Outcome::warn(format!("expires soon: {}", count_text(&affected, hosts)))
     };
     let outcome = outcome.remedy(
-        "deploy/agent-kubeconfig.sh NODE >kubeconfig, and replace /etc/berth/kubeconfig on the host with it",
+        "run deploy/agent-kubeconfig.sh NODE >kubeconfig, and replace /etc/berth/kubeconfig on the host with this file",
     );
     Ok(with_hosts(outcome, &affected, describe))
 }
@@ -297,7 +299,7 @@ mod tests {
         assert_eq!(status_of(id, std::slice::from_ref(&yes)), Status::Pass);
         assert_eq!(status_of(id, &[yes.clone(), no.clone()]), Status::Warn);
         assert_eq!(status_of(id, std::slice::from_ref(&no)), Status::Fail);
-        // The other hosts may be able to run VMs.
+        // The state of the other hosts is unknown, so they may be able to run VMs.
         let unknown = condition("VirtualizationReady", "Unknown", "AgentUnresponsive");
         assert_eq!(status_of(id, &[no, unknown.clone()]), Status::Warn);
         assert_eq!(status_of(id, &[yes.clone(), unknown.clone()]), Status::Warn);

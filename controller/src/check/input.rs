@@ -1,4 +1,4 @@
-//! Input of the checks: the objects of the cluster as plain data.
+//! Input of the checks: the objects of the cluster, as data without connections.
 
 use std::collections::BTreeMap;
 
@@ -15,23 +15,23 @@ use super::tenant_input::TenantInput;
 /// Lists of objects by kind and namespace ([`LISTS`](super::LISTS)).
 pub type Lists = BTreeMap<(Kind, &'static str), Read<Vec<Value>>>;
 
-/// CA certificates with which the API server verifies a webhook.
+/// The CA bundle of a webhook: certificates with which the API server verifies the webhook's server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CaBundle {
-    /// Kind and name of the configuration, and name of the webhook.
+    /// Kind and name of the webhook configuration, and name of the webhook.
     pub webhook: String,
-    /// True if the API server refuses objects of VMs while it cannot call the webhook.
+    /// True if the API server refuses VMs, their disks or pods while it cannot call the webhook.
     pub is_needed_for_vms: bool,
     /// Validity of the certificate that expires last.
     pub validity: Result<BundleValidity, InvalidBundle>,
 }
 
-/// Remaining validity of a bundle.
+/// Remaining validity of the certificate that expires last.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BundleValidity {
-    /// Time at which the last certificate expires.
+    /// Time at which this certificate expires.
     pub end: String,
-    /// Remaining validity.
+    /// Whether this certificate has expired or expires soon.
     pub expiry: ExpiryState,
 }
 
@@ -47,11 +47,11 @@ pub struct Input {
     pub kubernetes: Read<String>,
     /// Lists of objects.
     pub lists: Lists,
-    /// CustomResourceDefinitions by name.
+    /// CustomResourceDefinitions by name. If one does not exist, its value is `ReadError::NotFound`.
     pub crds: BTreeMap<String, Read<Value>>,
-    /// Hosts.
+    /// Hosts, from their InfraNodes.
     pub hosts: Read<Vec<Host>>,
-    /// Leases for leader election.
+    /// Leases of the leader elections.
     pub leases: BTreeMap<Election, Read<LeaseState>>,
     /// CA bundles of all webhooks.
     pub ca_bundles: Read<Vec<CaBundle>>,
@@ -60,7 +60,7 @@ pub struct Input {
 }
 
 impl Default for Input {
-    /// Returns an input without objects.
+    /// Returns an input of a cluster without objects.
     fn default() -> Self {
         Self {
             kubernetes: Err(ReadError::NotRequested),
@@ -75,7 +75,8 @@ impl Default for Input {
 }
 
 impl Input {
-    /// Returns the objects of a kind in all namespaces. A kind that the API server does not serve has no objects.
+    /// Returns the objects of a kind in all namespaces. The list is empty if the API server does not serve the
+    /// kind.
     pub(super) fn objects(&self, kind: Kind) -> Result<&[Value], Unread> {
         self.objects_in(kind, "")
     }
@@ -132,12 +133,13 @@ impl Input {
         self.tenant.as_ref().ok_or_else(|| Unread::new(objects, &ReadError::NotRequested))
     }
 
-    /// Returns the release of Kubernetes; `None` if it is unknown.
+    /// Returns the Kubernetes release of the API server; `None` if it is unknown.
     pub(super) fn kubernetes_release(&self) -> Option<Release> {
         self.kubernetes.as_ref().ok()?.parse().ok()
     }
 
-    /// Returns the KubeVirt object; `None` if KubeVirt is not installed. KubeVirt allows only one.
+    /// Returns the KubeVirt object; `None` if KubeVirt is not installed. KubeVirt permits only one such object in a
+    /// cluster.
     pub(super) fn kubevirt(&self) -> Result<Option<&Value>, Unread> {
         self.objects(Kind::KubeVirt).map(|all| all.first())
     }

@@ -1,15 +1,15 @@
-//! Kinds of the objects that the checks examine.
+//! Kinds of objects that the checks list.
 
 use berth_api::names::NAMESPACE;
 
-/// A kind whose objects are listed.
+/// A kind of objects that the checks list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// ValidatingAdmissionPolicy; Kubernetes 1.30 and later.
+    /// ValidatingAdmissionPolicy, which Kubernetes 1.30 and later serve.
     AdmissionPolicy,
     /// ValidatingAdmissionPolicyBinding.
     AdmissionPolicyBinding,
-    /// Configuration of CDI's operator.
+    /// CDI: the object that configures CDI's operator.
     Cdi,
     /// VirtualMachineClusterInstancetype.
     ClusterInstancetype,
@@ -17,7 +17,7 @@ pub enum Kind {
     ClusterRole,
     /// ClusterRoleBinding.
     ClusterRoleBinding,
-    /// Pods of the controller.
+    /// Pod; only those of Berth's controller are listed.
     ControllerPod,
     /// DaemonSet.
     DaemonSet,
@@ -25,7 +25,7 @@ pub enum Kind {
     InfraConfig,
     /// VirtualMachineInstancetype.
     Instancetype,
-    /// Configuration of KubeVirt's operator.
+    /// KubeVirt: the object that configures KubeVirt's operator.
     KubeVirt,
     /// MutatingWebhookConfiguration.
     MutatingWebhook,
@@ -43,7 +43,7 @@ pub enum Kind {
     VolumeSnapshotClass,
 }
 
-/// Lists that are read: the kind and the namespace, which is empty for all namespaces.
+/// Lists to read: the kind and the namespace. An empty namespace means all namespaces.
 pub const LISTS: [(Kind, &str); 22] = [
     (Kind::AdmissionPolicy, ""),
     (Kind::AdmissionPolicyBinding, ""),
@@ -70,7 +70,7 @@ pub const LISTS: [(Kind, &str); 22] = [
 ];
 
 impl Kind {
-    /// Returns the API group, the version, the kind and the plural.
+    /// Returns the API group, the version, the kind, and the plural name of the resource.
     #[must_use]
     pub const fn resource(self) -> [&'static str; 4] {
         const ADMISSION: &str = "admissionregistration.k8s.io";
@@ -124,7 +124,7 @@ impl Kind {
         }
     }
 
-    /// Returns the label selector of the list; `None` for all objects.
+    /// Returns the label selector for the list; `None` to list all objects of the kind.
     #[must_use]
     pub const fn label_selector(self) -> Option<&'static str> {
         match self {
