@@ -123,7 +123,8 @@ fn pool_is_not_shrunk_below_used_pages() {
         "{}",
         blocked.only_line()
     );
-    // The kernel has reserved 4100 pages, and only this zone has as many.
+    // The kernel has reserved 4100 pages, and the other zone has fewer free pages, so this zone must provide the
+    // others.
     tree.write_file("sys/kernel/mm/hugepages/hugepages-2048kB/resv_hugepages", "4100\n");
     assert!(
         plan_count(1024).only_line().contains("1028 of the 4096"),
@@ -219,8 +220,8 @@ fn pages_that_the_kubelet_has_counted_change_only_on_a_drained_node() {
     assert_eq!(drained.json["changes"][0]["removes"][0], "/var/lib/kubelet/memory_manager_state");
 }
 
-/// Checks two pools of huge pages: memory that the first pool allocates is not available to the second, and memory
-/// that the second pool releases is available to the first.
+/// Checks two pools of huge pages in one zone: memory that the first pool allocates is not available to the second
+/// pool, and memory that the first pool releases is.
 #[test]
 fn memory_is_not_allocated_twice() {
     let tree = host::rack1_a();

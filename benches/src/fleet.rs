@@ -48,7 +48,7 @@ pub(crate) fn infra_node(name: &str, page: PageSize, allocations: &[Value]) -> V
             "hugepages": [{"size": page.to_string(), "total": ZONE_GIB * (1 << 30) / page.bytes()}],
             "distances": [{"zone": id, "distance": 10}, {"zone": 1 - id, "distance": 21}],
         });
-        // API servers before 1.21 that are built with a newer Go version read an empty string as null.
+        // An API server 1.20 that was built with a newer Go version reads an empty string as null.
         if !reserved.is_empty() {
             zone["reservedCPUs"] = reserved.into();
         }

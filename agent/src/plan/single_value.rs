@@ -6,7 +6,8 @@ use super::input::Input;
 use super::target::Targets;
 use berth_host_facts::setting::Setting;
 
-/// Returns the change of such a setting; `None` if the observed value is the desired one.
+/// Returns the change that sets a single-value setting to its desired value; `None` if the observed value equals
+/// the desired one. `absent` is the message for a host that does not have the setting.
 pub(super) fn plan_single_value(
     input: Input,
     targets: &Targets,

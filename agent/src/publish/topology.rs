@@ -1,12 +1,11 @@
 //! The NodeResourceTopology (`topology.node.k8s.io/v1alpha2`) for the plugin NodeResourceTopologyMatch of
 //! scheduler-plugins: the allocatable and available resources of each NUMA zone, as that plugin defines them.
 //!
-//! The plugin filters by `available`, and regards a resource that is missing in one zone as absent from all zones.
-//! Three facts are not published:
+//! The plugin filters by `available`, and treats a resource that no zone lists as unavailable in every zone. Three
+//! facts are not published:
 //! * Devices of device plugins. The scheduler plugin then counts them by host.
 //! * The fingerprint of pods: it covers all pods in the kubelet's list, but the allocations cover only pods with
-//!   exclusive resources. With a wrong fingerprint the plugin would never accept a report; without a fingerprint it
-//!   accepts all reports.
+//!   exclusive resources. A wrong fingerprint is worse than none, because the plugin would never accept a report.
 //! * `topologyPolicies`, which the attributes replace.
 
 use std::collections::BTreeMap;

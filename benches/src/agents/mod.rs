@@ -193,7 +193,8 @@ fn audit_log(plane: &ControlPlane) -> Result<String> {
     fs::read_to_string(&path).with_context(|| path.display().to_string())
 }
 
-/// Returns a spec with values that no earlier spec had, and each file that the agent must write with its value.
+/// Returns a spec with values that no earlier spec had, and the files that the agent must write for this spec, each
+/// with its expected value.
 fn next_spec(spec_count: &mut u32) -> (Value, [(&'static str, u32); 2]) {
     *spec_count += 1;
     let (millis, pages) = (100 + *spec_count, 4096 + *spec_count);

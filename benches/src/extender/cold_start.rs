@@ -57,7 +57,7 @@ pub(super) fn measure(
             ensure!(host_count == 1, "the first decision has {host_count} hosts, not 1");
             break;
         }
-        // Reports a terminated controller at once: a waiting call would fail only after some seconds.
+        // The loop needs no delay, because the extender itself delays an answer with an error for some seconds.
         extender.ensure_running(plane)?;
         ensure!(begin.elapsed() < TIMEOUT, "the extender made no decision: {error}");
     }

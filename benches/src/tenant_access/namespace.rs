@@ -1,5 +1,6 @@
 //! Runs the benchmark in a separate network namespace, in which the address of the tenants' API servers is an
-//! additional address of the loopback link. The controller refuses addresses of 127.0.0.0/8.
+//! additional address of the loopback link. It is not in 127.0.0.0/8, because the controller refuses loopback
+//! addresses.
 
 use std::net::Ipv4Addr;
 use std::process::Command;

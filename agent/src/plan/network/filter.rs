@@ -234,8 +234,8 @@ pub fn bridge_uplinks(links: &Links, ledger: &Ledger) -> BTreeSet<LinkName> {
     ports.map(|port| port.name.clone()).collect()
 }
 
-/// Returns the record of the desired table after these changes; `None` if the host has no link of Berth and no
-/// change creates one.
+/// Returns the record of the table that the host needs while these changes are applied and afterwards; `None` if
+/// the host has no link of Berth and no change creates one.
 fn desired_record(input: Input, changes: &[Change], guard: GuardRecord) -> Option<FilterRecord> {
     let links = &input.facts.links;
     let possible = || {

@@ -1,5 +1,5 @@
-//! Finds host networks whose frames leave the host through the same link or the same tunnels. A VLAN or VNI there
-//! is one layer 2 segment, even if two host networks use it.
+//! Finds host networks whose frames leave the host through the same link, or through tunnels with the same UDP
+//! port. A VLAN or VNI there is one layer 2 segment, even if two host networks use it.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,8 @@ type FramePath = (String, Vec<u16>);
 
 impl DesiredNetworks<'_> {
     /// Refuses two networks with the same [`FramePath`] if a tenant of each has the same VLAN or VNI. The tenant
-    /// that the rollback ledger records keeps its VLAN or VNI; the network of the other tenant is frozen.
+    /// that the rollback ledger records keeps its VLAN or VNI; the network of the other tenant is frozen: its links
+    /// are not changed.
     pub(super) fn freeze_networks_with_duplicate_ids(&mut self, input: Input) {
         let mut owners: BTreeMap<(FramePath, u32), (&str, &str)> = BTreeMap::new();
         let mut faults = Vec::new();

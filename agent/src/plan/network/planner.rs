@@ -27,7 +27,7 @@ pub(super) struct Planner<'a> {
     pub(super) network_failure: Option<String>,
     /// Tenants whose links cannot be created, by VLAN ID or VNI, with the reason.
     pub(super) failed_tenants: BTreeMap<u32, String>,
-    /// Tenants whose links do not exist yet and can be created, by VLAN ID or VNI.
+    /// Tenants that are in place only after the planned changes are applied, by VLAN ID or VNI.
     pub(super) pending_tenants: BTreeSet<u32>,
     /// Tenants whose changes must wait, for example for the removal of another link, by VLAN ID or VNI, with the
     /// reason.

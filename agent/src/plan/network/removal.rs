@@ -217,7 +217,7 @@ pub(super) fn format_links(users: &BTreeSet<String>) -> String {
 }
 
 /// Returns true if this port of a bridge of Berth is an uplink. If the ledger records no uplink of the network, a
-/// physical link, a bond or a VLAN link counts as an uplink, because a VM has no such port.
+/// physical link or a bond counts as an uplink, because a VM has no such port.
 pub(super) fn is_uplink(record: Option<&NetworkRecord>, port: &Link) -> bool {
     let known =
         record.filter(|record| record.uplink.is_some() || !record.joining_uplinks.is_empty());

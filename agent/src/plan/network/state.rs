@@ -138,7 +138,7 @@ pub(super) fn network_state(network: &DesiredNetwork, planner: &Planner) -> Netw
     state
 }
 
-/// Returns the state of a frozen network, which is not changed for this reason.
+/// Returns the state of a network that is frozen: for this reason, its links are not changed.
 pub(super) fn frozen_state(input: Input, name: &str, reason: &str) -> NetworkState {
     let tenants = input.spec.tenant_networks.iter().filter(|tenant| tenant.network == name);
     let mut state = NetworkState {

@@ -123,7 +123,8 @@ impl Planner<'_> {
         }
     }
 
-    /// Returns the ports of the bridge, except uplinks, that are in some of these VLANs, and the VLANs of each.
+    /// Returns the links that are attached to the bridge, except uplinks, and are in some of these VLANs, each with
+    /// these VLANs.
     fn users_of_vlans(&self, bridge: &LinkName, vlans: &VlanSet) -> Vec<(String, VlanSet)> {
         let Some(bridge) = self.links.find_by_name(bridge) else { return Vec::new() };
         let mut users = users::links_in_vlans(self.links, bridge, vlans);
