@@ -124,7 +124,7 @@ fn pool_is_not_shrunk_below_used_pages() {
         blocked.only_line()
     );
     // The kernel has reserved 4100 pages, and the other zone has fewer free pages, so this zone must provide the
-    // others.
+    // remaining pages.
     tree.write_file("sys/kernel/mm/hugepages/hugepages-2048kB/resv_hugepages", "4100\n");
     assert!(
         plan_count(1024).only_line().contains("1028 of the 4096"),

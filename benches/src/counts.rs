@@ -30,7 +30,7 @@ impl RequestCounts {
         counts
     }
 
-    /// Returns the requests since `before`, without those that other clients sent in this time: the difference
+    /// Returns the requests since `before`, without the requests of other clients, whose number is the difference
     /// between `others` and `others_before`.
     pub(crate) fn delta_since(&self, before: &Self, others: &Self, others_before: &Self) -> Self {
         let mut difference = Self::default();

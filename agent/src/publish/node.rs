@@ -1,5 +1,5 @@
-//! The fields of the Node that the agent publishes and those that it desires, and the server-side apply that writes
-//! the desired fields.
+//! Fields of the Node that the agent publishes: the published fields, the desired fields, and the server-side apply
+//! that writes the desired fields.
 
 use std::collections::{BTreeMap, BTreeSet};
 

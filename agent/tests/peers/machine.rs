@@ -143,7 +143,8 @@ impl CapturedMachine {
         list.and_then(Value::as_array).cloned().unwrap_or_default()
     }
 
-    /// Returns the ids of the zones. The type is that of a set of CPUs, because lists of both have the same format.
+    /// Returns the ids of the zones. Their type is `Cpus`, because lists of zones and lists of CPUs have the same
+    /// format.
     pub(crate) fn zone_ids(&self) -> Cpus {
         self.zones().filter_map(|zone| zone["id"].as_u64()?.try_into().ok()).collect()
     }

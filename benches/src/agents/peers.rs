@@ -10,7 +10,7 @@ use nix::sys::time::TimeValLike as _;
 
 use crate::program::Program;
 
-/// Number of Nodes for which such a loop runs.
+/// Number of Nodes. One loop runs for each Node.
 pub(super) const PEER_COUNT: u8 = 20;
 /// Time between the starts of two iterations of a loop.
 const LOOP_INTERVAL: Duration = Duration::from_secs(60);

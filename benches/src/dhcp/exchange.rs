@@ -30,7 +30,7 @@ pub(super) struct AnswerTimes {
 }
 
 impl AnswerTimes {
-    /// Returns the milliseconds until each answer of both types.
+    /// Returns the milliseconds until each DHCPOFFER and each DHCPACK.
     pub(super) fn all_millis(&self) -> Vec<f64> {
         [&self.offer_millis[..], &self.ack_millis].concat()
     }
@@ -40,7 +40,7 @@ impl AnswerTimes {
         [("DHCPOFFER", &self.offer_millis), ("DHCPACK", &self.ack_millis)]
     }
 
-    /// Adds the answers of another round.
+    /// Adds the times of another round.
     pub(super) fn extend(&mut self, other: Self) {
         self.offer_millis.extend(other.offer_millis);
         self.ack_millis.extend(other.ack_millis);

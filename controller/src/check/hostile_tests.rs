@@ -168,8 +168,8 @@ fn valid_objects() -> Vec<(Kind, Value)> {
     ]
 }
 
-/// Returns a valid InfraNode that also contains the fields of a Lease and of a tenant's objects, so that it can be
-/// used as each of them.
+/// Returns a valid InfraNode that also contains the fields of a Lease and of a tenant's objects, so that the tests
+/// can use the same object in place of these objects.
 fn valid_host() -> Value {
     let condition =
         |kind: &str| json!({"type": kind, "status": "False", "reason": "Expired", "message": "m"});

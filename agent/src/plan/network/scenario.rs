@@ -27,7 +27,7 @@ pub(super) struct SharedBridge {
 /// Properties of the separate bridges of tenants.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TenantBridges<'a> {
-    /// Prefix of the bridges' names, which the VLAN ID or VNI follows: `tn` for `tn120`.
+    /// Prefix of the bridges' names, before the VLAN ID or VNI: `tn` in `tn120`.
     pub(super) prefix: &'a str,
     /// True if the Spanning Tree Protocol is on.
     pub(super) stp: bool,
@@ -39,9 +39,9 @@ impl Scenario<'_> {
         matches!(self, Self::Vxlan { .. })
     }
 
-    /// Returns true if the uplink carries the frames of tenants with VLAN tags. In scenario Vxlan they are in
-    /// tunnels; in scenario SriovVf the virtual functions tag them, so the uplink itself receives only the VLANs of
-    /// the host.
+    /// Returns true if the uplink carries the frames of tenants with VLAN tags. In scenario Vxlan, tunnels carry
+    /// these frames; in scenario SriovVf, the virtual functions add and remove the tags, so the uplink itself
+    /// receives only the VLANs of the host.
     pub(super) const fn has_trunk(&self) -> bool {
         matches!(self, Self::VlanAwareBridge(_) | Self::BridgePerTenant(_))
     }

@@ -1,11 +1,11 @@
 //! Selects the networks in which messages of DHCP servers and routers among VMs are dropped.
 //!
 //! A guest accepts the first answer to its DHCP request, so a VM that answers faster than the agent could redirect
-//! the traffic of other VMs. The rules drop such messages when a bridge forwards them from the port of a VM, both
-//! to other VMs of the host and to the uplink. The rules do not affect the agent's own answers, because the agent
-//! sends them on the VM's port from a packet socket, so no bridge forwards them. The rules also accept messages
-//! that arrive from uplinks, VLAN links and tunnels: a router of the network may be there, and the agents of other
-//! hosts drop the messages that their VMs send.
+//! the traffic of other VMs. The rules drop messages of DHCP servers and routers when a bridge forwards these
+//! messages from the port of a VM, to another VM of the host or to the uplink. The agent's own answers are not
+//! affected: the agent sends them on the VM's port from a packet socket, so no bridge forwards them. Messages that
+//! arrive from uplinks, VLAN links and tunnels are accepted, because a router of the network may be there. The
+//! agents of other hosts drop the messages that VMs of these hosts send.
 //!
 //! The rules match a network by its bridge, and on a shared bridge also by the VLAN of the port, so they do not
 //! change when a VM starts.

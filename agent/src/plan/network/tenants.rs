@@ -343,7 +343,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Adds to the last change that these tenants are in place after it.
+    /// Records in the last change that these tenants are in place after the change.
     fn record_added_tenants(&mut self, tenants: &[&DesiredTenant]) {
         if let Some(action) = self.last_action() {
             action.added_tenants = tenants
