@@ -16,7 +16,7 @@ pub(super) const CHECKS: &[Check] = &[
         title: "CDI is installed",
         explanation: "CDI (the Containerized Data Importer) imports the disks (DataVolumes) of machines: FAIL \
             without CDI, because machines then get no disks. WARN if the condition Available of the CDI object is not \
-            True, or if its condition Progressing or Degraded is True. All versions of CDI are accepted.",
+            True, or if its condition Progressing or Degraded is True. No version of CDI is known to fail.",
         run: check_version,
     },
     Check {
