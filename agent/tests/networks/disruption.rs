@@ -262,7 +262,7 @@ fn use_is_checked_again_before_each_step() {
 /// Tests two host networks whose frames leave through the same link: a VLAN on this link can belong to only one
 /// tenant.
 #[test]
-fn vlan_on_a_shared_wire_belongs_to_one_tenant() {
+fn vlan_on_a_shared_segment_belongs_to_one_tenant() {
     let networks = "  networks: [{name: n1, scenario: BridgePerTenant, uplink: {name: eth1}, bridge: one}, {name: n2, scenario: BridgePerTenant, uplink: {name: UPLINK}, bridge: two}]\n";
     let two = |uplink: &str, list: &[(&str, &str, u32)]| {
         networks.replace("UPLINK", uplink) + &tenants_spec(list)
@@ -276,7 +276,7 @@ fn vlan_on_a_shared_wire_belongs_to_one_tenant() {
     assert!(faults(&plan).iter().any(|actual| actual.starts_with(fault)), "{:?}", faults(&plan));
     // The plan creates the links of the network without a fault.
     assert_eq!(change_lines(&plan).len(), 2, "{:?}", change_lines(&plan));
-    assert!(make_plan(&facts, &two("eth2", &requested)).faults.is_empty(), "another wire");
+    assert!(make_plan(&facts, &two("eth2", &requested)).faults.is_empty(), "another segment");
     // The tenant that already has the VLAN keeps it, regardless of the order of the two tenants in the spec.
     let first = make_plan(&facts, &two("eth1", &requested[1..]));
     apply_plan(&mut facts, &first);

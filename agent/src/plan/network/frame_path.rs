@@ -22,7 +22,7 @@ impl DesiredNetworks<'_> {
         let mut faults = Vec::new();
         for in_place in [true, false] {
             for network in &self.networks {
-                let wire = match &network.scenario {
+                let lower_path = match &network.scenario {
                     Scenario::Vxlan { tunnels, .. } => {
                         (format!("UDP port {}", tunnels.port), Vec::new())
                     }
@@ -35,7 +35,7 @@ impl DesiredNetworks<'_> {
                     if recorded_tenant.is_some_and(|has| has == tenant.name) != in_place {
                         continue;
                     }
-                    let key = (wire.clone(), tenant.segment_number());
+                    let key = (lower_path.clone(), tenant.segment_number());
                     let (owner, owner_network) =
                         *owners.entry(key).or_insert((tenant.name, network.name));
                     if owner_network != network.name {
@@ -43,7 +43,7 @@ impl DesiredNetworks<'_> {
                         let message = format!(
                             "is already used by {owner} on network {owner_network}, and both networks leave the host through {}: they \
                              would be one network; give one of them another {id}, or its network another uplink",
-                            wire.0
+                            lower_path.0
                         );
                         let path = FieldPath::spec("tenantNetworks").item(tenant.name).child(id);
                         faults.push((
