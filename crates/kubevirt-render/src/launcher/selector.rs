@@ -1,4 +1,4 @@
-//! Node selector of a launcher pod (`nodeselectorrenderer.go`), and additions to the pod's affinity.
+//! Node selector of a launcher pod (`nodeselectorrenderer.go`), and the node affinity that KubeVirt adds to the pod.
 
 use std::collections::BTreeMap;
 
@@ -29,8 +29,8 @@ pub(super) fn required_labels(
     all.extend(configuration.node_selectors.clone());
     all.extend(spec.node_selector.clone());
     if crosses_architectures(machine, configuration) {
-        // With the feature gate CrossArchitectureVirtualization, KubeVirt selects the architecture by another label,
-        // and removes the label `kubernetes.io/arch` even if the machine sets it.
+        // With the feature gate CrossArchitectureVirtualization, KubeVirt selects the architecture by the label
+        // `kubevirt.io/vm-arch-ARCHITECTURE`, and removes the label `kubernetes.io/arch` even if the machine sets it.
         all.remove(ARCHITECTURE);
     }
 
@@ -122,7 +122,7 @@ fn enlightenment_labels(spec: &Spec) -> Vec<String> {
     labels
 }
 
-/// Returns the machine's affinity with the requirements that `KubeVirt` adds (`setNodeAffinityForPod`).
+/// Returns the machine's affinity, extended by the requirements that `KubeVirt` adds (`setNodeAffinityForPod`).
 pub(super) fn affinity(machine: &Machine, configuration: &Configuration) -> Option<Affinity> {
     let spec = &machine.spec;
     let mut affinity = spec.affinity.clone();
@@ -148,8 +148,8 @@ pub(super) fn affinity(machine: &Machine, configuration: &Configuration) -> Opti
     affinity
 }
 
-/// Excludes nodes that have the label `label`. The requirement is added to every term, because a node needs to match
-/// only one term.
+/// Excludes nodes that have the label `label`. The requirement is added to every node selector term, because a node
+/// needs to match only one of the terms.
 fn forbid_label(affinity: &mut Option<Affinity>, label: String) {
     let node: &mut NodeAffinity =
         affinity.get_or_insert_default().node_affinity.get_or_insert_default();

@@ -6,7 +6,7 @@ use berth_api::Quantity;
 use k8s_openapi::api::core::v1::{Affinity, Toleration, TopologySpreadConstraint};
 use serde::Deserialize;
 
-/// `spec` of an instance, or of a machine's template.
+/// `spec` of a VirtualMachineInstance, or of the template in a VirtualMachine.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Spec {
@@ -26,11 +26,11 @@ pub(super) struct Spec {
     pub(super) resource_claims: Vec<Named>,
 }
 
-/// An object of which only the presence matters; its fields are ignored.
+/// An object that is either present or absent; its fields are ignored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub(super) struct Present {}
 
-/// An object of which only the name is read.
+/// An object of which only the field `name` is read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub(super) struct Named {

@@ -1,4 +1,4 @@
-//! CPU topology that a preference determines for the vCPUs of an instance type (`apply/cpu.go`).
+//! CPU topology of a VM whose instance type sets the number of vCPUs, as its preference requests (`apply/cpu.go`).
 
 use super::instancetype_spec::Preference;
 
@@ -7,10 +7,10 @@ pub(super) const CORES: [&str; 2] = ["cores", "preferCores"];
 pub(super) const THREADS: [&str; 2] = ["threads", "preferThreads"];
 pub(super) const SPREAD: [&str; 2] = ["spread", "preferSpread"];
 pub(super) const ANY: [&str; 2] = ["any", "preferAny"];
-/// The third name is empty, because sockets are the default (`GetPreferredTopology`).
+/// The empty name stands for an unset field: sockets are the default (`GetPreferredTopology`).
 pub(super) const SOCKETS: [&str; 3] = ["sockets", "preferSockets", ""];
 
-/// Reason why a preference determines no CPU topology.
+/// Reason why no CPU topology can be derived from a preference.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum TopologyError {
     #[error("cpu.preferredCPUTopology of the preference: `{0}` is unknown")]
@@ -22,7 +22,8 @@ pub(super) enum TopologyError {
 }
 
 impl TopologyError {
-    /// Returns the field of the error. For a division with a remainder, this is the field that `KubeVirt` names.
+    /// Returns the path of the invalid field. If vCPUs are not divisible, KubeVirt reports the instance type instead of
+    /// the preference.
     pub(super) const fn field(&self) -> &'static str {
         match self {
             Self::NotDivisible { .. } => "instancetype.spec.cpu.guest",
@@ -31,12 +32,13 @@ impl TopologyError {
     }
 }
 
-/// Returns the name of the preferred topology (`GetPreferredTopology`).
+/// Returns the name of the preferred topology; empty if it is unset (`GetPreferredTopology`).
 pub(super) fn preferred_cpu_topology(preference: Option<&Preference>) -> &str {
     preference.map_or("", |preference| preference.cpu.preferred_cpu_topology.as_str())
 }
 
-/// Returns how vCPUs are spread: the ratio and the levels (`GetSpreadOptions`).
+/// Returns the ratio by which vCPUs are spread, and the levels across which they are spread, such as `SocketsCores`
+/// (`GetSpreadOptions`).
 pub(super) fn spread_options(preference: Option<&Preference>) -> (u32, &str) {
     let options = preference.map(|preference| &preference.cpu.spread_options);
     let deprecated_ratio =
@@ -50,8 +52,8 @@ pub(super) fn spread_options(preference: Option<&Preference>) -> (u32, &str) {
 ///
 /// # Errors
 ///
-/// Returns an error if the preference spreads the vCPUs and a division has a remainder (`CheckSpreadCPUTopology`).
-/// This includes a single vCPU.
+/// Returns an error if the preference is invalid, or if it spreads the vCPUs and their number is not divisible
+/// (`CheckSpreadCPUTopology`), as a single vCPU with the default ratio 2.
 pub(super) fn topology(
     vcpus: u32,
     preference: Option<&Preference>,

@@ -1,4 +1,4 @@
-//! Releases of `KubeVirt`, on which the requests of launcher pods depend.
+//! Releases of `KubeVirt`. The requests of launcher pods differ between releases.
 
 use std::fmt;
 use std::str::FromStr;
@@ -22,11 +22,12 @@ pub struct Version {
 pub struct ParseVersionError(String);
 
 impl Version {
-    /// Oldest supported release. Earlier releases are end of life and calculate memory differently (passt).
+    /// Oldest supported release. Earlier releases are end of life, and calculate the memory of VMs with passt
+    /// interfaces differently.
     pub const OLDEST: Self = Self::new(1, 3, 0);
-    /// Newest release whose source code the prediction follows.
+    /// Newest release whose source code was used to write the prediction.
     pub const NEWEST: Self = Self::new(1, 9, 0);
-    /// KubeVirt's main branch as of 2026-08-22, which the prediction also follows.
+    /// KubeVirt's main branch as of 2026-08-22, which the prediction also supports as the future release 1.10.
     pub const MAIN: Self = Self::new(1, 10, 0);
 
     const fn new(major: u16, minor: u16, patch: u16) -> Self {
@@ -39,7 +40,7 @@ impl Version {
         self >= Self::new(1, minor, patch)
     }
 
-    /// Returns true if this release contains a change that was made in 1.`minor`.`patch` and backported to
+    /// Returns true if this release contains a change that was introduced in 1.`minor`.`patch` and backported to
     /// 1.`backport_minor`.`backport_patch`.
     pub(super) fn is_since_or_backport(
         self,

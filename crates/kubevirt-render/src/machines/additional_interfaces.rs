@@ -1,4 +1,5 @@
-//! Interfaces of a machine in further networks, and the check of which networks the machine may use.
+//! Interfaces of a machine in additional networks (`additionalNetworks`), and the check of which networks the machine
+//! may use.
 
 use berth_api::{MacAddress, TenantCluster};
 
@@ -10,13 +11,15 @@ use crate::stable_hash::stable_hash;
 
 const SPEC_PATH: &str = "spec.template.spec.providerSpec.value.cloudProviderSpec";
 
-/// Returns the name of the interface in the network with this index. The guest's interface has the same name.
+/// Returns the name of the interface in the additional network with this index. The interface has the same name in the
+/// guest.
 pub(super) fn interface_name(index: usize) -> String {
     format!("additional-{}", index.saturating_add(1))
 }
 
-/// Returns the Ethernet address of an interface in a further network. The address depends only on the machine, so the
-/// network data can refer to it, and it stays the same when the launcher pod is replaced.
+/// Returns the Ethernet address of an interface in an additional network. The address depends only on the names of the
+/// machine and the interface, so the network data can refer to it, and it stays the same when the launcher pod is
+/// replaced.
 pub(super) fn interface_mac(machine: &MachineRenderer<'_>, interface: &str) -> MacAddress {
     let text = format!("{}/{}/{interface}", machine.namespace, machine.name);
     let [_, _, _, b, c, d, e, f] = stable_hash(text.bytes()).to_be_bytes();
@@ -24,7 +27,7 @@ pub(super) fn interface_mac(machine: &MachineRenderer<'_>, interface: &str) -> M
     MacAddress([0x02, b, c, d, e, f])
 }
 
-/// Reports the networks that the machine must not use, and a machine without any network.
+/// Reports the additional networks that the machine must not use, and reports a machine without any network.
 pub(super) fn check_networks(machine: &MachineRenderer<'_>) {
     let AdditionalNetworks { networks, has_pod_network } = &machine.provider.additional_networks;
     for (index, network) in networks.iter().enumerate() {
@@ -43,8 +46,9 @@ pub(super) fn check_networks(machine: &MachineRenderer<'_>) {
     }
 }
 
-/// Returns the reason why the machine must not use a network. A network in another namespace may belong to another
-/// owner. Therefore the administrator of the infra cluster and the administrator of the tenant must both list it.
+/// Returns the reason why the machine must not use an additional network; `None` if it may. A network in another
+/// namespace may belong to another owner. Therefore the administrator of the infra cluster and the administrator of the
+/// tenant must both list it.
 fn refusal_message(machine: &MachineRenderer<'_>, network: &AdditionalNetwork) -> Option<String> {
     let AdditionalNetwork { name, namespace, .. } = network;
     let Some(tenant) = machine.tenant else {

@@ -1,5 +1,5 @@
-//! Further networks of a machine: `additionalNetworks` and `attachDefaultNetwork` of `cloudProviderSpec`. The fields
-//! have the names and the meaning of HyperShift's NodePool.
+//! Additional networks of a machine: `additionalNetworks` and `attachDefaultNetwork` of `cloudProviderSpec`. The fields
+//! have the names and the meaning of those of HyperShift's NodePool.
 
 use berth_api::NetworkBinding;
 
@@ -8,23 +8,23 @@ use super::field_parser::UnreadFields;
 /// Names of the fields in `cloudProviderSpec`.
 pub(super) const NETWORKS_FIELD: &str = "additionalNetworks";
 pub(super) const DEFAULT_NETWORK_FIELD: &str = "attachDefaultNetwork";
-/// Fields in which a user may expect to set addresses.
+/// Fields that Berth does not support, but in which a user may expect to set addresses.
 const ADDRESS_FIELDS: [&str; 6] = ["address", "addresses", "cidr", "ipam", "ipv4", "ipv6"];
-/// Maximum number of further networks of a machine.
+/// Maximum number of additional networks of a machine.
 const MAX_NETWORKS: usize = 16;
 
-/// Further networks of a machine.
+/// Additional networks of a machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct AdditionalNetworks {
     pub(super) networks: Vec<AdditionalNetwork>,
-    /// False if the machine has no interface in the pod network.
+    /// False if the machine has no interface in the pod network; `None` if the field is absent, which means true.
     pub(super) has_pod_network: Option<bool>,
 }
 
-/// A further network of a machine.
+/// An additional network of a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct AdditionalNetwork {
-    /// Namespace and name of the NetworkAttachmentDefinition, as in the field.
+    /// Namespace and name of the NetworkAttachmentDefinition: NAMESPACE/NAME, as written in the field.
     pub(super) name: String,
     pub(super) namespace: String,
     pub(super) binding: NetworkBinding,

@@ -6,23 +6,23 @@ use std::ops::Deref;
 
 use berth_api::{ParseQuantityError, Quantity};
 
-/// A string, and whether it comes from a Secret. `Display` and `Debug` redact a string from a Secret.
+/// A string that may come from a Secret. `Display` and `Debug` redact it if it does.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub(super) struct ConfigVar {
     value: String,
     is_secret: bool,
 }
 
-/// Placeholder for a value from a Secret in messages.
+/// Text that replaces a value from a Secret in messages.
 const REDACTED: &str = "(from a Secret)";
 
 /// Error for a value that is not a quantity.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum InvalidQuantity {
-    /// The value comes from a Secret, so messages must not quote it.
+    /// The invalid value comes from a Secret, so messages must not quote it.
     #[error("is not a quantity")]
     SecretValue,
-    /// The value is in the object itself, so messages may quote it.
+    /// The invalid value is in the object itself, so messages may quote it.
     #[error(transparent)]
     PlainValue(ParseQuantityError),
 }
@@ -46,8 +46,9 @@ impl ConfigVar {
     /// Parses the value as a quantity.
     ///
     /// # Errors
-    /// Returns an error if the value is not a quantity. The parser's error quotes the value, so the returned error
-    /// contains the parser's error only if the value is in the object itself.
+    ///
+    /// Returns an error if the value is not a quantity. [`ParseQuantityError`] quotes the value, so it is included only
+    /// if the value does not come from a Secret.
     pub(super) fn parse_quantity(&self) -> Result<Quantity, InvalidQuantity> {
         self.value.parse().map_err(|error| {
             if self.is_secret {
@@ -79,7 +80,7 @@ impl Deref for ConfigVar {
     }
 }
 
-/// A value that a message quotes. A value from a Secret is redacted.
+/// A value that is quoted in messages. A value from a Secret is redacted.
 ///
 /// Functions that quote a value take `impl Redacted` instead of `&str`. A parameter of type `&str` would accept a
 /// [`ConfigVar`] by dereferencing it, and the message would contain the string that must be redacted.

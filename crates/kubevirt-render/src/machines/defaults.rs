@@ -1,5 +1,5 @@
-//! Fills the empty fields of a providerSpec from InfraConfig and the tenant, as KKP does from its datacenters, and
-//! validates the result.
+//! Fills the empty fields of a providerSpec from InfraConfig and the TenantCluster, as KKP does from its datacenters,
+//! and validates the result.
 
 use berth_api::{EvictionStrategy, Quantity, TenantCluster};
 use serde_json::{Value, json};
@@ -22,7 +22,7 @@ const DEFAULT_MAX_SECONDARY_DISKS: u32 = 3;
 /// Names of the instance types that exist in the namespace of every tenant.
 const STANDARD_INSTANCETYPES: [&str; 3] = ["standard-2", "standard-4", "standard-8"];
 
-/// Fills empty fields of `provider`, and reports invalid values.
+/// Fills the empty fields of `provider`, and reports invalid values.
 pub(super) fn apply_defaults(
     provider: &mut ProviderConfig,
     tenant: Option<&TenantCluster>,
@@ -50,8 +50,8 @@ pub(super) fn apply_defaults(
     validate_provider(provider, context, reporter);
 }
 
-/// Sets the instance type to the cluster instance type that the flavor names. The flavor `kubermatic-standard` was
-/// created before instance types existed; for this flavor, CPUs and memory are set instead.
+/// If the machine has a flavor, uses the cluster instance type with the flavor's name. The flavor `kubermatic-standard`
+/// is older than instance types; for this flavor, CPUs and memory are set instead.
 fn expand_flavor(provider: &mut ProviderConfig) {
     let (name, cpus, memory) = STANDARD_FLAVOR;
     if &*provider.flavor == name {
@@ -76,8 +76,9 @@ fn expand_flavor(provider: &mut ProviderConfig) {
     }
 }
 
-/// Sets the kind of the instance type that the machine names. As in machine-controller, an instance type in the
-/// namespace takes precedence over a cluster instance type, even if another kind is given.
+/// Determines whether the machine's instance type is a VirtualMachineInstancetype or a
+/// VirtualMachineClusterInstancetype. As in machine-controller, an instance type in the namespace takes precedence over
+/// a cluster instance type, even if the providerSpec sets another kind.
 fn resolve_instancetype(
     provider: &mut ProviderConfig,
     context: &RenderContext,
@@ -151,8 +152,9 @@ fn fill_from_config(provider: &mut ProviderConfig, context: &RenderContext) {
     }
 }
 
-/// Replaces an image that is a version of the operating system by the URL in InfraConfig. If the image is empty and
-/// InfraConfig lists exactly one version for the operating system, this version is used.
+/// If the image is a version of the operating system instead of a URL, replaces it by this version's URL from
+/// InfraConfig. If the image is empty and InfraConfig lists exactly one version for the operating system, uses this
+/// version.
 fn resolve_image(
     provider: &mut ProviderConfig,
     context: &RenderContext,

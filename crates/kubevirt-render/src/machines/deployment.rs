@@ -1,5 +1,5 @@
-//! A MachineDeployment (`cluster.k8s.io/v1alpha1`), with the fields that Berth reads. The parser is as strict as that
-//! of machine-controller.
+//! A MachineDeployment (`cluster.k8s.io/v1alpha1`), with the fields that Berth reads. Like machine-controller, the
+//! parser rejects fields of the wrong type.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ pub struct MachineDeployment {
     unknown_fields: BTreeMap<String, Value>,
 }
 
-/// `metadata` of an object; only the fields that Berth uses.
+/// Field `metadata` of an object; only the parts that Berth uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Metadata {
@@ -56,11 +56,11 @@ pub struct DeploymentSpec {
     pub selector: LabelSelector,
     /// Strategy for the replacement of machines.
     pub strategy: Option<UpdateStrategy>,
-    /// Seconds for which a machine must be ready before the machine is available.
+    /// Time in seconds for which a machine must be ready before it counts as available.
     pub min_ready_seconds: Option<i32>,
-    /// While true, no machine is replaced. The number of machines is still reconciled.
+    /// True if machines are not replaced. The number of machines is still reconciled.
     pub paused: bool,
-    /// Seconds without progress after which the rollout has failed.
+    /// Time in seconds without progress after which the rollout has failed.
     pub progress_deadline_seconds: Option<i32>,
     /// Template of the machines.
     pub template: MachineTemplate,
@@ -116,11 +116,11 @@ pub struct MachineSpec {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ProviderSpec {
-    /// The provider's configuration of a machine.
+    /// Configuration of the machines. The provider defines its format.
     pub value: Option<Value>,
 }
 
-/// Names of the known fields of objects in a MachineDeployment, by the JSON pointer of the object.
+/// Names of the known fields of the objects in a MachineDeployment, with the JSON pointer of each object.
 const KNOWN_FIELDS: [(&str, &[&str]); 4] = [
     (
         "/spec",
@@ -179,14 +179,14 @@ impl MachineDeployment {
         })
     }
 
-    /// Returns the fields outside of the providerSpec that Berth does not know, by path, with their values.
+    /// Returns the fields that Berth does not know, without those of the providerSpec: their values by path.
     #[must_use]
     pub const fn unknown_fields(&self) -> &BTreeMap<String, Value> {
         &self.unknown_fields
     }
 
-    /// Returns a short hash of the template. If the hash changes, the machines are replaced. The hash is computed
-    /// from the template as the user wrote it, so that every release of Berth computes the same hash.
+    /// Returns a short hash of the template. If the hash changes, the machines are replaced. It is computed from the
+    /// template as the user wrote it, so that all releases of Berth compute the same hash.
     #[must_use]
     pub fn revision(&self) -> &str {
         &self.revision
@@ -214,7 +214,8 @@ fn find_unknown_fields(object: &Value) -> BTreeMap<String, Value> {
     KNOWN_FIELDS.iter().flat_map(unknown_below).collect()
 }
 
-/// Encodes a number with the alphabet of Kubernetes' `rand.SafeEncodeString`, which cannot form English words.
+/// Encodes a number with the alphabet of `rand.SafeEncodeString` of Kubernetes, with which no English words can be
+/// formed.
 pub(super) fn safe_encode(mut number: u64, count: usize) -> String {
     const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
     let letter = |_| {

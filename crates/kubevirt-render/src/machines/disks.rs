@@ -8,10 +8,11 @@ pub(super) struct PrimaryDisk {
     pub(super) size: ConfigVar,
     pub(super) storage_class: ConfigVar,
     pub(super) access_mode: ConfigVar,
-    /// True if the claim is described in `spec.pvc` of the DataVolume, false if it is described in `spec.storage`.
+    /// True if the DataVolume describes its PersistentVolumeClaim in `spec.pvc`, false if in `spec.storage`.
     pub(super) is_pvc: bool,
     pub(super) image: ConfigVar,
-    /// Type of the source: `http`, `registry` or `pvc`. If empty, the type is derived from the image.
+    /// Type of the source: `http`, `registry` or `pvc`. If empty, the type is derived from the format of the image
+    /// field.
     pub(super) source: ConfigVar,
     pub(super) pull_method: ConfigVar,
     pub(super) extra_headers: Vec<String>,

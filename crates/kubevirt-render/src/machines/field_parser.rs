@@ -19,7 +19,7 @@ pub(super) struct ProblemReporter<'a> {
     /// Kind, namespace and name of the object, for messages.
     pub(super) object: String,
     pub(super) resolver: &'a dyn ReferenceResolver,
-    /// The Secrets and ConfigMaps to which the object may refer.
+    /// Restricts the Secrets and ConfigMaps to which the object may refer.
     pub(super) scope: ReferenceScope<'a>,
     /// True if at least one value came from a Secret.
     pub(super) has_secrets: Cell<bool>,
@@ -215,15 +215,15 @@ impl<'a> UnreadFields<'a> {
         }
     }
 
-    /// Reads a `ConfigVarString`: a scalar, or an object with a value or a reference. Returns an empty value if the
-    /// field is absent.
+    /// Reads a `ConfigVarString`: a scalar, or an object that contains the value or a reference to it. Returns an empty
+    /// value if the field is absent.
     pub(super) fn read_variable(&mut self, name: &str) -> ConfigVar {
         let path = self.field_path(name);
         self.take_field(name)
             .map_or_else(ConfigVar::default, |value| self.reporter.resolve_variable(&path, value))
     }
 
-    /// Reads a field that is a list of `ConfigVarString`.
+    /// Reads a field that is a list of values of type `ConfigVarString`.
     pub(super) fn read_variables(&mut self, name: &str) -> Vec<ConfigVar> {
         let values = self.read_list(name);
         values
@@ -279,7 +279,7 @@ impl ProblemReporter<'_> {
                 name: text(reference_fields, "name"),
                 key: text(reference_fields, "key"),
             };
-            // machine-controller also ignores references without namespace, name or key.
+            // Like machine-controller, Berth ignores references without namespace, name or key.
             if [&reference.namespace, &reference.name, &reference.key].iter().any(|t| t.is_empty())
             {
                 continue;
@@ -331,7 +331,7 @@ fn closest_name<'k>(key: &str, known: &[&'k str]) -> Option<&'k str> {
         }
         row[name.len()]
     };
-    // A string of 40 or more characters is not treated as a misspelling.
+    // A string of 40 or more characters is not compared: it is hardly a misspelled field name.
     (lower.len() < 40).then_some(())?;
     let closest = known.iter().map(|name| (distance(name), *name)).min()?;
     (closest.0 <= 2).then_some(closest.1)

@@ -10,15 +10,15 @@ use ipnet::IpNet;
 pub struct InterfaceConfig {
     /// Name of the interface, as in the VirtualMachine.
     pub name: String,
-    /// Ethernet address of the interface, by which the guest finds it.
+    /// Ethernet address by which the guest finds the interface.
     pub mac: MacAddress,
-    /// MTU in bytes.
+    /// MTU in bytes; `None` if the guest uses its default.
     pub mtu: Option<u16>,
-    /// Addresses of the machine, each with the prefix length of its network; at most one of each family.
+    /// Addresses of the machine, each with the prefix length of its network; at most one IPv4 and one IPv6 address.
     pub addresses: Vec<IpNet>,
-    /// Default gateways, at most one of each family.
+    /// Default gateways; at most one IPv4 and one IPv6 gateway.
     pub gateways: Vec<IpAddr>,
-    /// Further routes.
+    /// Routes in addition to the default routes.
     pub routes: Vec<NetworkRoute>,
     /// Name servers.
     pub nameservers: Vec<IpAddr>,

@@ -21,15 +21,15 @@ const MAX_QUEUE_PAIRS: u64 = 256;
 
 /// Returns the number of vectors that the devices of a machine with `cpus` CPUs need.
 fn required_vectors(cpus: u64, disks: u64, interfaces: u64, has_multiqueue: bool) -> u64 {
-    // A disk has a queue for each CPU (QEMU since 5.2, `virtio_pci_optimal_num_queues`), and one vector for
-    // configuration changes.
+    // A disk has a queue for each CPU (QEMU since 5.2, `virtio_pci_optimal_num_queues`). Each queue needs a vector, and
+    // changes of the disk's configuration need one more.
     let vectors_per_disk = cpus.min(MAX_QUEUES).saturating_add(1);
-    // An interface has a receive and a transmit queue for each queue pair, one vector for the control queue, and one
-    // vector for configuration changes.
+    // An interface has a receive queue and a transmit queue for each queue pair, and a control queue. Each queue needs
+    // a vector, and changes of the interface's configuration need one more.
     let pairs = if has_multiqueue { cpus.min(MAX_QUEUE_PAIRS) } else { 1 };
     let vectors_per_interface = pairs.saturating_mul(2).saturating_add(2);
-    // The SCSI controller for hotplugged disks (KubeVirt `needsSCSIController`) needs the vectors of a disk, and two
-    // more for the control queue and the event queue.
+    // The SCSI controller for hotplugged disks (KubeVirt `needsSCSIController`) needs as many vectors as a disk, and
+    // two more for the control queue and the event queue.
     let scsi_controller = cpus.min(MAX_QUEUES - 2).saturating_add(3);
     let disks = disks.saturating_mul(vectors_per_disk);
     disks
@@ -43,9 +43,9 @@ impl MachineRenderer<'_> {
         let devices = &spec["domain"]["devices"];
         let count = |field: &str| devices[field].as_array().map_or(0, |all| all.len() as u64);
         let (disks, interfaces) = (count("disks"), count("interfaces"));
-        // If an instance type sets the CPUs, their number is unknown here, and one CPU is assumed.
+        // If an instance type sets the number of CPUs, the number is unknown here, and 1 is assumed.
         let cores = spec["domain"]["cpu"]["cores"].as_u64();
-        // A number from a Secret must not appear in the message.
+        // If the number of CPUs comes from a Secret, it must not appear in the message.
         let configured_cpus = Some(&self.provider.cpus).filter(|cpus| !cpus.is_secret());
         let cpus = cores.or_else(|| configured_cpus?.parse().ok()).unwrap_or(1).max(1);
         let needed = required_vectors(
@@ -79,7 +79,7 @@ mod tests {
         assert_eq!(required_vectors(1, 0, 1, true), scsi_controller + 4);
         assert_eq!(required_vectors(16, 4, 2, true), 19 + 4 * 17 + 2 * 34);
         assert_eq!(required_vectors(16, 4, 2, false), 19 + 4 * 17 + 2 * 4);
-        // QEMU limits the queues of a device, and KubeVirt limits the queues of a tap device.
+        // QEMU limits the number of queues of a device, and KubeVirt limits the number of queues of a tap device.
         assert_eq!(required_vectors(4096, 1, 1, true), 1025 + 1025 + 514);
         assert_eq!(required_vectors(u64::MAX, u64::MAX, 2, true), u64::MAX);
     }

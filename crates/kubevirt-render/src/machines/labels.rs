@@ -6,13 +6,13 @@ use std::collections::BTreeMap;
 use berth_api::InfraConfigSpec;
 use berth_api::names::{CONTROL_PLANE_ROLE, MANAGED_BY_LABEL, ROLE_LABEL, WORKER_ROLE};
 
-/// Annotations of a disk that affect only the disk's import by CDI.
+/// Permitted annotations of a disk, which affect only how CDI imports the disk.
 const DISK_ANNOTATIONS: [&str; 3] = [
     "cdi.kubevirt.io/storage.bind.immediate.requested",
     "cdi.kubevirt.io/storage.deleteAfterCompletion",
     "cdi.kubevirt.io/storage.usePopulator",
 ];
-/// Domains of labels that controllers read. Subdomains of these domains are included.
+/// Domains of labels that controllers read, such as `berth.dev/tenant`. Subdomains are included.
 const RESERVED_DOMAINS: [&str; 8] = [
     "berth.dev",
     "cluster.x-k8s.io",
@@ -26,8 +26,9 @@ const RESERVED_DOMAINS: [&str; 8] = [
 /// Domain of the labels that Kubernetes recommends for users' objects.
 const RECOMMENDED_DOMAIN: &str = "app.kubernetes.io";
 
-/// Returns true if a template may set an annotation. By the conventions of Kubernetes, a key without a prefix is
-/// private to the user, and no controller reads it. `prefixes` are InfraConfig's `annotationPrefixes`.
+/// Returns true if a template may set an annotation. Permitted are keys without a prefix, because Kubernetes reserves
+/// them for users and no controller reads them, and keys with one of `prefixes`, which are InfraConfig's
+/// `annotationPrefixes`.
 ///
 /// Other annotations may give access to the host or to other tenants: `hooks.kubevirt.io/hookSidecars` runs any image
 /// in the launcher pod, and `v1.multus-cni.io/default-network` and `k8s.v1.cni.cncf.io/networks` attach the pod to
@@ -40,8 +41,8 @@ pub(super) fn is_annotation_permitted(key: &str, prefixes: &[String]) -> bool {
         })
 }
 
-/// Returns true if a template may set a label. Labels that controllers of KubeVirt and Berth use to select objects
-/// are not permitted, nor is the label by which a NetworkPolicy permits egress from CDI's importer.
+/// Returns true if a template may set a label. Not permitted are labels by which controllers of KubeVirt and Berth
+/// select objects, and the label by which a NetworkPolicy permits egress from CDI's importer.
 pub(super) fn is_label_permitted(key: &str, value: &str) -> bool {
     if key == MANAGED_BY_LABEL.0 {
         return value != MANAGED_BY_LABEL.1;
@@ -49,7 +50,7 @@ pub(super) fn is_label_permitted(key: &str, value: &str) -> bool {
     if key == "app" {
         return !value.starts_with("containerized-data-");
     }
-    // The key of a label may consist of the domain alone; CDI has such a label: `cdi.kubevirt.io: importer`.
+    // The key of a label may consist of a domain alone. An example is CDI's label `cdi.kubevirt.io: importer`.
     let domain = key.split_once('/').map_or(key, |(domain, _)| domain);
     let is_in_domain = |reserved: &str| {
         domain.strip_suffix(reserved).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
@@ -57,10 +58,12 @@ pub(super) fn is_label_permitted(key: &str, value: &str) -> bool {
     domain == RECOMMENDED_DOMAIN || !RESERVED_DOMAINS.iter().any(|reserved| is_in_domain(reserved))
 }
 
-/// Returns the role of a template's machines: the value of the label [`ROLE_LABEL`], or `worker`.
+/// Returns the role of a template's machines: the value of the label [`ROLE_LABEL`], or `worker` if the label is not
+/// set.
 ///
 /// # Errors
-/// Returns the value of the label if there is no such role.
+///
+/// Returns the value of the label if it is not a known role.
 pub(super) fn machine_role(labels: &BTreeMap<String, String>) -> Result<&'static str, &str> {
     match labels.get(ROLE_LABEL).map(String::as_str) {
         None | Some(WORKER_ROLE) => Ok(WORKER_ROLE),

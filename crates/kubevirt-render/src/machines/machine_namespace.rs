@@ -10,7 +10,7 @@ use super::render_context::RenderContext;
 /// Tenant and namespace of the VirtualMachines of a MachineDeployment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MachineNamespace<'a> {
-    /// Tenant of the MachineDeployment, if it has one.
+    /// Tenant of the MachineDeployment; `None` if it belongs to no tenant.
     pub tenant: Option<&'a TenantCluster>,
     /// Namespace of the VirtualMachines.
     pub namespace: String,
@@ -77,8 +77,8 @@ pub fn determine_machine_namespace<'a>(
     if let Some(name) = annotated.filter(|name| Some(name.as_str()) != by_namespace) {
         return match context.tenants.get(name) {
             Some(tenant) => check_listed(&annotation, name, tenant),
-            // If the machines were created in another namespace, they would become orphans once the TenantCluster
-            // exists.
+            // Without the TenantCluster, the machines would be created in another namespace, and would become orphans
+            // once the TenantCluster exists.
             None => error(&annotation, name, "TenantCluster not found".to_owned()),
         };
     }
@@ -89,8 +89,8 @@ pub fn determine_machine_namespace<'a>(
     }
     let given = cloud_provider_field(deployment, "namespace").filter(|name| !name.is_empty());
     let namespace = match given {
-        // Without this check, users could create VMs in any namespace. Outside a cluster, no VM is created, so the
-        // check is not needed.
+        // Without this check, users could create VMs in any namespace. If not all objects are known, the caller is a
+        // command that creates no VM, so the check is not needed.
         Some(other) if context.is_exhaustive && other != deployment_namespace => {
             let field = "spec.template.spec.providerSpec.value.cloudProviderSpec.namespace";
             let message = format!(

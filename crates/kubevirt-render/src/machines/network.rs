@@ -1,5 +1,5 @@
-//! Networks of a machine: the pod network, through which the machine can be exposed as a Service, the tenant's network,
-//! if the tenant has a network, and further networks of the providerSpec.
+//! Networks of a machine: the pod network, through which a Service can expose the machine; the tenant's network, if the
+//! tenant has a network; and the additional networks of the providerSpec.
 
 use berth_api::{NetworkBinding, TenantCluster};
 use serde_json::{Value, json};
@@ -69,8 +69,8 @@ pub(super) fn has_pod_network(machine: &MachineRenderer<'_>) -> bool {
     machine.provider.additional_networks.has_pod_network.unwrap_or(true)
 }
 
-/// Returns the configuration of the interfaces whose Ethernet address is known. Berth allocates no addresses in further
-/// networks, so for an interface there only the Ethernet address is set.
+/// Returns the configuration of the interfaces whose Ethernet address is known. For an interface in an additional
+/// network, only the Ethernet address is set, because Berth allocates no addresses in additional networks.
 pub(super) fn guest_interfaces(machine: &MachineRenderer<'_>) -> Vec<InterfaceConfig> {
     let given =
         |name: &str| machine.options.interfaces.iter().find(|one| one.name == name).cloned();
@@ -91,8 +91,8 @@ pub(super) fn guest_interfaces(machine: &MachineRenderer<'_>) -> Vec<InterfaceCo
     tenant.into_iter().chain(additional).collect()
 }
 
-/// Returns the missing prerequisite if machines of a tenant cannot be created yet. The TenantCluster must have been
-/// reconciled, because until then the controller has no right to read user data. The tenant's
+/// Returns what the creation of machines of a tenant must wait for; `None` if they can be created. The TenantCluster
+/// must have been reconciled, because until then the controller has no right to read user data. The tenant's
 /// NetworkAttachmentDefinition must exist, because it determines the binding: without it, a machine that needs a
 /// virtual function would be rendered with a bridge binding, and the binding would never change.
 #[must_use]
@@ -116,9 +116,9 @@ pub fn unmet_prerequisite(tenant: &TenantCluster) -> Option<String> {
     Some(format!("the NetworkAttachmentDefinition of TenantCluster {id}{reason}"))
 }
 
-/// Returns the tenant and the binding to its network; `None` if the tenant has no network. If the tenant's spec sets no
-/// binding, the binding is that of the tenant's NetworkAttachmentDefinition, which depends on the scenario of the host
-/// network. If this does not exist either, the binding is a bridge.
+/// Returns the tenant and the binding of machines to the tenant's network; `None` if the tenant has no network. If the
+/// TenantCluster sets no binding, the binding follows from the name of the tenant's NetworkAttachmentDefinition, which
+/// depends on the scenario of the host network. Until the NetworkAttachmentDefinition exists, the binding is a bridge.
 fn tenant_binding<'a>(
     machine: &MachineRenderer<'a>,
 ) -> Option<(&'a TenantCluster, NetworkBinding)> {

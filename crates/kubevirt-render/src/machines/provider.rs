@@ -25,9 +25,10 @@ pub(super) struct ProviderConfig {
     pub(super) flavor: ConfigVar,
     pub(super) instancetype: Option<Value>,
     pub(super) preference: Option<Value>,
-    /// Number of the guest's CPUs; the launcher pod requests only a fraction of a CPU for each of them. 0 if unset.
+    /// `vcpus.cores`: number of the guest's CPUs, for each of which the launcher pod requests only a fraction of a CPU.
+    /// 0 if unset.
     pub(super) vcpus: u32,
-    /// Number of the guest's CPUs; the launcher pod requests a whole CPU for each of them. The value is not parsed.
+    /// `cpus`: number of the guest's CPUs, for each of which the launcher pod requests a whole CPU. Not parsed yet.
     pub(super) cpus: ConfigVar,
     pub(super) memory: ConfigVar,
     pub(super) primary_disk: PrimaryDisk,
@@ -45,8 +46,8 @@ pub(super) struct ProviderConfig {
     pub(super) node_selector: Option<Value>,
     pub(super) tolerations: Vec<Value>,
     pub(super) additional_networks: AdditionalNetworks,
-    /// True if the providerSpec has the flat form. In this form, the label `machine` identifies the machines of a
-    /// MachineDeployment.
+    /// True if the providerSpec has the flat form. In the flat form, the template's label `machine` is the label by
+    /// which the machines of a MachineDeployment are selected.
     pub(super) is_flat: bool,
 }
 
@@ -182,8 +183,8 @@ impl ProviderConfig {
         this
     }
 
-    /// Returns the name of the instance type, for messages. It is redacted if it comes from a flavor that comes from
-    /// a Secret.
+    /// Returns the name of the instance type, for messages. The name is redacted if it equals the flavor's name and the
+    /// flavor comes from a Secret.
     pub(super) fn instancetype_name(&self, name: &str) -> ConfigVar {
         if *self.flavor == *name { self.flavor.clone() } else { name.into() }
     }
@@ -222,13 +223,13 @@ impl ProviderConfig {
     fn read_flat_form(&mut self, mut flat: UnreadFields<'_>, reporter: &ProblemReporter<'_>) {
         self.cpus = flat.read_variable("cpus");
         self.memory = flat.read_variable("memory");
-        // `machine_namespace` reads this field to determine the namespace of the VMs.
+        // The module `machine_namespace` reads this field; it determines the namespace of the VMs.
         drop(flat.take_field("namespace"));
         self.primary_disk.size = flat.read_variable("pvcSize");
         self.primary_disk.image = flat.read_variable("sourceURL");
         self.primary_disk.storage_class = flat.read_variable("storageClassName");
         self.primary_disk.pull_method = "node".into();
-        // In the first proposal of KKP, the claims of machines had the access mode ReadWriteOnce.
+        // In KKP's first proposal, the DataVolumes of machines had `spec.pvc` with the access mode ReadWriteOnce.
         self.primary_disk.is_pvc = true;
         self.read_dns(&mut flat);
         let presets = flat.take_fields(&AFFINITY_PRESETS);
@@ -377,7 +378,7 @@ fn read_toleration(mut fields: UnreadFields<'_>) -> Value {
     toleration
 }
 
-/// KubeVirt's type of a reference to an instance type or a preference, for validation.
+/// KubeVirt's reference to an instance type or a preference (`InstancetypeMatcher`), parsed only for validation.
 #[derive(serde::Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[expect(dead_code, reason = "only used to validate the fields")]
@@ -438,7 +439,7 @@ fn read_affinity_type(fields: &mut UnreadFields<'_>, name: &str) -> Option<Affin
     }
 }
 
-/// The fields of a kubeconfig whose presence is checked.
+/// The fields of a kubeconfig that must be present.
 #[derive(serde::Deserialize)]
 struct Kubeconfig {
     #[serde(default)]
@@ -451,8 +452,8 @@ struct NamedCluster {
     _name: String,
 }
 
-/// Checks that the kubeconfig is valid. Berth does not need a kubeconfig, because it runs in the cluster of the VMs,
-/// but an invalid value is a mistake of the user.
+/// Checks that the kubeconfig is valid. Berth does not need the kubeconfig, because it runs in the cluster of the VMs,
+/// but an invalid kubeconfig is a mistake of the user.
 fn check_kubeconfig(fields: &mut UnreadFields<'_>, reporter: &ProblemReporter<'_>) {
     let path = fields.field_path("kubeconfig");
     let Some(value) = fields.take_field("kubeconfig") else { return };

@@ -18,13 +18,13 @@ use super::rollout::{
     decide_rollout,
 };
 
-/// Readiness of a machine from its Node in the tenant's cluster.
+/// Readiness of a machine according to its Node in the tenant's cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NodeReadiness {
-    /// The tenant's Nodes are not read: the machine is ready if its instance is ready.
+    /// The tenant's Nodes are not read: the machine is ready if its VirtualMachineInstance is ready.
     #[default]
     NotUsed,
-    /// The tenant's Nodes are not known yet.
+    /// The tenant's Nodes have not been listed yet.
     Unknown,
     /// The machine has no Node, or the Node is not ready.
     NotReady,
@@ -43,19 +43,20 @@ pub struct ExistingVm {
     pub labels: BTreeMap<String, String>,
     /// Field `metadata.annotations`.
     pub annotations: BTreeMap<String, String>,
-    /// UID in the owner reference with `controller: true`; `None` if there is no such reference.
+    /// UID in the owner reference with `controller: true`; `None` if there is no owner reference with this field.
     pub controller_uid: Option<String>,
     /// Creation time, in seconds since the epoch.
     pub creation_time: i64,
     /// True if the VirtualMachine is being deleted.
     pub is_deleting: bool,
-    /// Time at which the instance became ready, in seconds since the epoch; `None` if it is not ready.
+    /// Time at which the VirtualMachineInstance became ready, in seconds since the epoch; `None` if it is not ready.
     pub ready_since: Option<i64>,
-    /// Readiness of the Node in the tenant's cluster.
+    /// Readiness according to the machine's Node in the tenant's cluster.
     pub node: NodeReadiness,
-    /// True if the instance has ended and the run strategy does not start it again.
+    /// True if the VirtualMachineInstance has ended and the run strategy does not start it again.
     pub has_failed: bool,
-    /// Ethernet address of the interface in the tenant's network. Berth sets it if it allocates addresses.
+    /// Ethernet address of the interface in the tenant's network; `None` unless Berth allocates addresses in this
+    /// network.
     pub tenant_mac: Option<MacAddress>,
 }
 
@@ -64,8 +65,8 @@ pub struct ExistingVm {
 pub struct DeploymentOwner {
     /// UID of the MachineDeployment.
     pub uid: String,
-    /// True if the MachineDeployment and its VirtualMachines are in the same namespace, so that an owner reference is
-    /// possible.
+    /// True if the MachineDeployment and its VirtualMachines are in the same namespace. Only then can the
+    /// VirtualMachines have an owner reference to the MachineDeployment.
     pub shares_namespace: bool,
 }
 
@@ -80,7 +81,7 @@ pub struct ReconcileSteps {
     pub machines_to_delete: Vec<String>,
     /// Seconds until the next reconcile, if no event triggers a reconcile before.
     pub requeue_after: Option<u32>,
-    /// Numbers for the status.
+    /// Numbers for the `status` of the MachineDeployment.
     pub counts: ReplicaCounts,
     /// True if the desired number of machines of the current template is available, and all other machines are being
     /// removed.
@@ -90,7 +91,7 @@ pub struct ReconcileSteps {
     pub is_readiness_unknown: bool,
 }
 
-/// Returns the owner reference with `controller: true` of an object in JSON.
+/// Returns the owner reference with `controller: true` of an object; `None` if it has none.
 #[must_use]
 pub fn controller_reference(object: &Value) -> Option<&Value> {
     let owners = object.pointer("/metadata/ownerReferences").and_then(Value::as_array);
@@ -98,8 +99,8 @@ pub fn controller_reference(object: &Value) -> Option<&Value> {
 }
 
 impl ExistingVm {
-    /// Reads a VirtualMachine and its instance. The VirtualMachine is ready if the instance is in the phase Running
-    /// and has the condition Ready.
+    /// Reads a VirtualMachine and its VirtualMachineInstance. The machine is ready if the instance is in the phase
+    /// Running and has the condition Ready.
     #[must_use]
     pub fn from_objects(vm: &Value, instance: Option<&Value>) -> Self {
         let text = |value: &Value, pointer: &str| {
@@ -145,7 +146,7 @@ impl ExistingVm {
         }
     }
 
-    /// Returns true if the VirtualMachine belongs to `owner`.
+    /// Returns true if `owner` owns the VirtualMachine.
     #[must_use]
     pub fn is_owned_by(&self, owner: &DeploymentOwner) -> bool {
         self.matches_owner(owner) == Some(true)
@@ -157,8 +158,8 @@ impl ExistingVm {
         self.annotations.contains_key(names::REMOVAL_ANNOTATION)
     }
 
-    /// Returns true if the VirtualMachine was created from the current template. A machine that another controller
-    /// created has no revision. It counts as current, so that an adoption does not replace the adopted machines.
+    /// Returns true if the VirtualMachine was created from the current template. A VirtualMachine without a revision
+    /// was created by another controller and adopted; it counts as current, so that the adoption does not replace it.
     #[must_use]
     pub fn is_current(&self, deployment: &MachineDeployment) -> bool {
         let revision = self.annotations.get(names::REVISION_ANNOTATION);
@@ -193,8 +194,8 @@ impl ExistingVm {
         }
     }
 
-    /// Returns true if the VirtualMachine was created for the MachineDeployment, and not adopted. The name of the user
-    /// data Secret is known only for such a VirtualMachine.
+    /// Returns true if Berth created the VirtualMachine for the MachineDeployment, false if the VirtualMachine was
+    /// adopted. Only the former has a user data Secret with a known name.
     #[must_use]
     pub fn is_created_by(&self, deployment: &MachineDeployment) -> bool {
         let revision = self
@@ -207,9 +208,8 @@ impl ExistingVm {
         !revision.is_empty() && rest.is_some_and(|rest| rest.starts_with('-'))
     }
 
-    /// Returns true if the VirtualMachine belongs to `owner`, false if it belongs to another owner, and `None` if it
-    /// has no owner. If owner and VirtualMachine are in different namespaces, an annotation replaces the owner
-    /// reference.
+    /// Returns true if `owner` owns the VirtualMachine, false if it has another owner, and `None` if it has no owner.
+    /// An owner in another namespace is named by an annotation instead of an owner reference.
     fn matches_owner(&self, owner: &DeploymentOwner) -> Option<bool> {
         let annotated = self.annotations.get(names::MACHINE_DEPLOYMENT_UID_ANNOTATION);
         match (&self.controller_uid, annotated) {
@@ -271,7 +271,7 @@ pub fn compute_steps(
     })
 }
 
-/// Returns the machines that are removed first, from an annotation of the MachineDeployment.
+/// Returns which machines are removed first, as an annotation of the MachineDeployment determines.
 fn delete_policy(deployment: &MachineDeployment) -> Result<DeletePolicy, StrategyError> {
     match deployment.metadata.annotations.get(names::DELETE_POLICY_ANNOTATION).map(String::as_str) {
         None | Some("Newest") => Ok(DeletePolicy::Newest),
@@ -303,7 +303,7 @@ pub fn render_new_machine(
     Ok(rendered)
 }
 
-/// Returns the merge patch by which the MachineDeployment becomes the owner of an existing machine.
+/// Returns the merge patch that makes the MachineDeployment the owner of an existing machine.
 #[must_use]
 pub fn adoption_patch(deployment: &MachineDeployment, owner: &DeploymentOwner) -> Value {
     let mut metadata = json!({"annotations": ownership_annotations(deployment, owner)});
@@ -324,20 +324,20 @@ fn owner_reference(deployment: &MachineDeployment, owner: &DeploymentOwner) -> V
     })
 }
 
-/// Returns a name for a new machine. `random` distinguishes the names of machines that are created at the same time.
+/// Returns a name for a new machine. `random` distinguishes machines that are created at the same time.
 #[must_use]
 pub fn machine_name(deployment: &MachineDeployment, random: u64) -> String {
     format!("{}{}", machine_name_prefix(deployment), safe_encode(random, 5))
 }
 
-/// Returns the beginning of the names of new machines. The rest of a name has no dash.
+/// Returns the prefix of the names of new machines. The rest of each name contains no dash.
 #[must_use]
 pub fn machine_name_prefix(deployment: &MachineDeployment) -> String {
     format!("{}-{}-", deployment.metadata.name, deployment.revision())
 }
 
-/// Returns the backoff in seconds after consecutive failures: 10 s, doubled after each failure, at most 5 min, like
-/// the kubelet's backoff for containers.
+/// Returns the backoff in seconds after a number of consecutive failures: 10 s, doubled after each failure, at most 5
+/// min, as the kubelet's backoff for containers.
 #[must_use]
 pub fn backoff_seconds(failures: u32) -> u32 {
     match failures {

@@ -43,8 +43,8 @@ fn overhead_equals_that_of_kubevirt() {
     }
 }
 
-/// Covers the first entry of the table "`GetMemoryOverhead` calculation" in each release: base, static, video and
-/// core overhead.
+/// Covers the first entry of the table "`GetMemoryOverhead` calculation", whose expected value differs between
+/// releases: base, static, video and core overhead.
 #[test]
 fn overhead_changed_with_releases() {
     let base = json!({"domain": {"resources": {"requests": {"memory": "1Gi"}}}});
@@ -68,7 +68,8 @@ fn overhead_changed_with_releases() {
     }
 }
 
-/// Covers "the additionalOverheadRatio is provided": 290Mi are rounded to 304,088 thousands of bytes.
+/// Covers "the additionalOverheadRatio is provided". KubeVirt multiplies the overhead in units of 1,000 bytes, rounded
+/// up: 290Mi are 304,088 units.
 #[test]
 fn overhead_is_multiplied_in_thousands_of_bytes() {
     let base = json!({"domain": {"resources": {"requests": {"memory": "1Gi"}}}});
@@ -79,7 +80,7 @@ fn overhead_is_multiplied_in_thousands_of_bytes() {
             Configuration { overhead_ratio: Some(ratio), ..configuration_of("main") };
         assert_eq!(render_spec(base.clone(), &configuration).memory_overhead, bytes, "{ratio}");
     }
-    // Up to 1.5.2, the ratio did not apply to the overhead of dedicated CPUs.
+    // In releases up to 1.5.2, the ratio did not apply to the overhead of dedicated CPUs.
     let pinned =
         merge(base, json!({"domain": {"cpu": {"cores": 1, "dedicatedCpuPlacement": true}}}));
     let twice = |version| Configuration { overhead_ratio: Some(2.0), ..configuration_of(version) };
@@ -88,8 +89,8 @@ fn overhead_is_multiplied_in_thousands_of_bytes() {
     assert!(new - old > 99 * MIB && new - old < 101 * MIB, "{old} {new}");
 }
 
-/// Covers "should add ... to the container" of template_test.go. Expected values are in bytes, or in megabytes that
-/// are rounded up.
+/// Covers "should add ... to the container" of template_test.go. Expected values are in bytes, or in units of 10^6
+/// bytes, rounded up.
 #[test]
 fn memory_equals_that_of_kubevirt() {
     let given = |request: &str, limit: &str| {

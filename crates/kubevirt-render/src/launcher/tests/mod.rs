@@ -1,4 +1,5 @@
-//! Tests whose expected values come from `KubeVirt`'s own tests, for the steps that those tests cover.
+//! Tests whose expected values come from `KubeVirt`'s own tests. Steps that KubeVirt does not test are not covered
+//! here.
 
 mod memory;
 
@@ -13,7 +14,8 @@ use berth_kubelet_admission::pod::Container;
 
 const MIB: u64 = 1 << 20;
 
-/// Parses an instance without defaults, as KubeVirt's tests pass it to the renderer.
+/// Parses a VirtualMachineInstance without adding defaults, because KubeVirt's tests pass it to the renderer in this
+/// form.
 fn parse_instance(spec: Value) -> Machine {
     let object = json!({
         "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
@@ -49,7 +51,8 @@ fn merge(mut base: Value, more: Value) -> Value {
     base
 }
 
-/// Covers "Default CPU configuration" of renderresources_test.go, and CPU counts that are not divisible by the ratio.
+/// Covers "Default CPU configuration" of renderresources_test.go, and CPU counts that are not divisible by the CPU
+/// allocation ratio.
 #[test]
 fn cpus_are_shared_by_the_ratio() {
     for (cores, ratio, limited, millis) in
@@ -75,7 +78,8 @@ fn cpus_are_shared_by_the_ratio() {
     };
     assert_eq!((shared(1, 3), shared(4, 3), shared(3, 7)), (334, 1334, 429));
     assert_eq!((shared(2, 0), shared(2, -1)), (0, 0));
-    // If the quotient is a whole number of thousandths, the result is exact, although floats are divided.
+    // With ratio 10, every quotient is a whole number of thousandths of a CPU. It must be exact, although the renderer
+    // divides floats as KubeVirt does.
     for cores in 1..=512 {
         assert_eq!(shared(cores, 10), u64::from(cores) * 100, "{cores}");
     }
@@ -96,7 +100,8 @@ fn emulator_and_io_threads_need_additional_pinned_cpus() {
         (2, 0, 0, false, json!({}), 3),
         (3, 0, 0, true, json!({}), 4),
         (2, 0, 0, true, json!({}), 4),
-        // KubeVirt counts the I/O thread pool twice: 5 + 3 CPUs are an even number, 5 + 3 + 3 an odd number.
+        // With the policy supplementalPool, KubeVirt counts the 3 CPUs of the I/O thread pool twice for the parity. 5 +
+        // 3 CPUs are even, so the emulator thread needs 2 CPUs; 5 + 3 + 3 CPUs are odd, so it needs only 1.
         (5, 3, 0, true, json!({}), 10),
         (5, 3, 0, true, policy, 9),
     ] {
@@ -165,8 +170,8 @@ fn devices_are_counted() {
 
     assert_eq!(*launcher.placement_pod(), launcher.pod);
 
-    // By default, another webhook adds the resources of networks since 1.9. The pod that a placement counts
-    // nevertheless includes these resources.
+    // Since 1.9, KubeVirt does not add the resources of networks by default, because another webhook does. The pod that
+    // a placement counts nevertheless includes these resources.
     let launcher = render(&machine, &configuration_of("main"), &objects).unwrap();
     let counted = launcher.placement_pod();
     assert_eq!(counted.containers[0].limits.extended, expected);
@@ -192,8 +197,8 @@ fn devices_are_counted() {
     assert_eq!(compute_container(bare, &other).limits.extended, [device].into());
 }
 
-/// Covers "`GenerateCNIAnnotation`" of annotation_test.go. The name of the interface in the pod is that of
-/// `printf '%s' blue | sha256sum`.
+/// Covers "`GenerateCNIAnnotation`" of annotation_test.go. The name of the pod's interface is derived from the output
+/// of `printf '%s' blue | sha256sum`.
 #[test]
 fn networks_for_multus_are_annotated() {
     let mut machine = parse_instance(json!({
@@ -242,8 +247,8 @@ fn ephemeral_storage_is_requested() {
     assert_eq!(render_spec(spec, &configuration_of("v1.8.0")).ephemeral_storage, 150_000_000);
 }
 
-/// Returns the names of the containers other than `compute`, with their CPU and memory requests and limits in
-/// thousandths and bytes.
+/// Returns the names of the containers other than `compute`, each with its CPU request, memory request, CPU limit and
+/// memory limit, in thousandths of a CPU and in bytes.
 fn other_containers(spec: Value, configuration: &Configuration) -> Vec<(String, [u64; 4])> {
     let pod = render_spec(spec, configuration).pod;
     let all = pod.init_containers.iter().chain(&pod.containers[1..]);
@@ -277,7 +282,7 @@ fn other_containers_have_their_requests() {
         ("virtiofs-fs", [10, M, 100, 80 * M]),
     ]);
     assert_eq!(other_containers(spec.clone(), &configuration_of("v1.8.0")), all);
-    // The gate ImageVolume is a beta gate since 1.9, so it is enabled by default.
+    // The feature gate ImageVolume has been beta since 1.9, and is therefore enabled by default.
     let images = named(&[
         ("+guest-console-log", [5, 35 * M, 15, 60 * M]),
         ("volumedisk", disk),
@@ -324,7 +329,7 @@ fn hook_sidecars_follow_the_configuration() {
         (&default, true, [200, 64 * M, 200, 64 * M]),
         (&requests, false, [few[0], few[1], 0, 0]),
         (&requests, true, [200, 64 * M, 200, 64 * M]),
-        // In this case KubeVirt sets only a limit, and the API server also uses it as the request.
+        // KubeVirt sets only a limit here. The API server uses a limit without a request also as the request.
         (&limits, false, [few[0], few[1], few[0], few[1]]),
         (&limits, true, [few[0], few[1], few[0], few[1]]),
     ] {

@@ -1,8 +1,8 @@
 //! Adds files to the list `write_files` of a cloud-config.
 //!
-//! The cloud-config is changed as text, without parsing and serialisation, for the same reason as in
-//! [`user_data`](crate::machines::user_data): cloud-init reads YAML 1.1, and the permissions `0644` of the user's files
-//! are octal numbers only in YAML 1.1. The user's lines, including those of the list, stay unchanged.
+//! The text is changed without parsing and serializing it, for the same reason as in
+//! [`user_data`](crate::machines::user_data): cloud-init reads YAML 1.1, and only in YAML 1.1 are permissions such as
+//! `0644` octal numbers. The user's lines, including the items of the user's list, stay unchanged.
 
 use serde_json::{Value, json};
 
@@ -15,15 +15,15 @@ pub enum MergeError {
     /// The user data are neither a cloud-config nor an Ignition config.
     #[error("the user data must be a #cloud-config or an Ignition config (JSON)")]
     UnknownFormat,
-    /// The user data begin like a cloud-config or an Ignition config, but are invalid.
+    /// The user data begin like a cloud-config or an Ignition config, but cannot be parsed.
     #[error("the user data are not a valid {0}")]
     InvalidFormat(&'static str),
-    /// A field has a value to which no file can be added.
+    /// A field has a value that prevents the addition of files.
     #[error("{field} {problem}")]
     Field {
-        /// Path of the field.
+        /// Path of this field.
         field: &'static str,
-        /// Description of the problem and its remedy.
+        /// Description of the problem, with its remedy.
         problem: &'static str,
     },
 }
@@ -59,17 +59,18 @@ pub(super) fn add_file(text: &str, file: &GuestFile) -> Result<String, MergeErro
     }
 }
 
-/// Appends the list with the item to the text, and returns the text.
+/// Appends a new `write_files` list with the item to the cloud-config, and returns the result.
 fn append_list(text: &str, item: &Value) -> String {
     let separator = if text.ends_with('\n') { "" } else { "\n" };
     // A JSON object is a valid YAML mapping.
     format!("{text}{separator}{WRITE_FILES_FIELD}:\n- {item}\n")
 }
 
-/// Inserts the item before the first item of the list, or after the key of an empty list, and returns the text.
+/// Inserts the item before the first item of the existing list, or after the list's key if the list is empty, and
+/// returns the resulting cloud-config.
 fn insert_item(text: &str, item: &Value) -> String {
     let mut merged = String::with_capacity(text.len().saturating_add(512));
-    // Position of the line after the list's key in `merged`; `None` until the key has been read.
+    // Position in `merged` of the line after the list's key; `None` until the key has been read.
     let mut after_key = None;
     let mut is_inserted = false;
     for line in text.split_inclusive('\n') {

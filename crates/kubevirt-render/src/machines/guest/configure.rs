@@ -1,4 +1,4 @@
-//! Adds the configuration of a machine's guest to the user data and network data of the tenant.
+//! Adds the configuration of a machine's guest to the user data and network data that the tenant set.
 
 use berth_api::is_domain_name;
 
@@ -17,13 +17,13 @@ use crate::machines::storage::is_ignition_system;
 pub struct GuestData {
     /// User data.
     pub user_data: String,
-    /// Network data; `None` if the guest gets none.
+    /// Network data; `None` if the guest needs no network data.
     pub network_data: Option<String>,
-    /// Parts of the configuration that the guest does not get.
+    /// Parts of the configuration that could not be added.
     pub notes: Vec<GuestNote>,
 }
 
-/// A part of the configuration that the guest does not get.
+/// Reason why a part of the configuration could not be added.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GuestNote {
     /// The tenant's Secret contains network data.
@@ -32,28 +32,28 @@ pub enum GuestNote {
          cloud-init: remove the entry, or configure the addresses in it"
     )]
     NetworkDataExists,
-    /// The operating system reads neither cloud-config nor network data.
+    /// The operating system reads neither cloud-config nor network data, and the user data are not an Ignition config.
     #[error("the machines do not get their addresses by user data: {0} needs an Ignition config")]
     NotIgnition(String),
-    /// The user data cannot be changed.
+    /// The user data have a form to which nothing can be added.
     #[error("the machines do not get {part} by user data: {error}")]
     NotMerged {
-        /// Name of the part that the guest does not get.
+        /// Description of the part that could not be added.
         part: &'static str,
-        /// Reason why the user data cannot be changed.
+        /// Reason why the user data could not be changed.
         error: MergeError,
     },
-    /// The Ignition config already contains the file.
+    /// The Ignition config already contains a file with this path.
     #[error("the Ignition config contains {0}, so Berth does not write this file")]
     FileExists(String),
-    /// A search domain is not a domain.
+    /// A search domain is not a valid domain name.
     #[error("search domain `{0}` is ignored: it must consist of letters, digits, '-', '_' and '.'")]
     InvalidSearchDomain(String),
 }
 
-/// Returns the user data and network data of a machine. If no interface has addresses, the given data are returned
-/// unchanged. `network_data_of_tenant` take precedence over the network data that Berth generates. The data are never
-/// rejected: notes name the parts that could not be added.
+/// Returns the user data and network data of a machine. If no interface has addresses, the data are returned unchanged.
+/// `network_data_of_tenant` takes precedence over the network data that Berth generates. User data are never rejected:
+/// `notes` lists the parts that could not be added.
 #[must_use]
 pub fn configure_guest(
     machine: &GuestMachine<'_>,

@@ -9,7 +9,8 @@ use super::*;
 const CLOUD_CONFIG: &str = "#cloud-config\n";
 const IGNITION: &str = r#"{"ignition": {"version": "3.4.0"}}"#;
 
-/// Returns an interface with an address of each family, and a next hop outside of both networks.
+/// Returns an interface with an IPv4 address and an IPv6 address, and with a route whose next hop is outside of the
+/// networks of both addresses.
 fn tenant_interface() -> InterfaceConfig {
     let route =
         |to: &str, via: &str| NetworkRoute { to: to.parse().unwrap(), via: via.parse().unwrap() };
@@ -29,7 +30,7 @@ fn tenant_interface() -> InterfaceConfig {
     }
 }
 
-/// Returns an interface in a further network, without addresses allocated by Berth.
+/// Returns an interface in an additional network, without addresses allocated by Berth.
 fn further_interface() -> InterfaceConfig {
     InterfaceConfig {
         name: "additional-1".to_owned(),

@@ -1,6 +1,6 @@
-//! A file of the guest.
+//! A file that Berth adds to the user data of a guest.
 
-/// A file that Berth adds to the user data.
+/// A file to add to the user data.
 pub(super) struct GuestFile {
     pub(super) path: String,
     /// Permission bits of the file, such as `0o600`.

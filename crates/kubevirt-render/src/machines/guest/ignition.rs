@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use super::cloud_config::MergeError;
 use super::guest_file::GuestFile;
 
-/// Adds files to a config. If the config already contains a file with the same path, the user's file is kept. Returns
-/// the config and the paths that were not added.
+/// Adds files to a config. If the config already contains a file with the same path, that file is kept. Returns the
+/// changed config, and the paths of the files that were not added.
 pub(super) fn add_files(
     text: &str,
     files: Vec<GuestFile>,
@@ -17,7 +17,7 @@ pub(super) fn add_files(
     let mut config: Value = serde_json::from_str(text).map_err(|_| invalid())?;
     let version =
         config.pointer("/ignition/version").and_then(Value::as_str).ok_or_else(invalid)?;
-    // Ignition 2 names the filesystem of each file, and overwrites existing files by default.
+    // In version 2, each file must name its filesystem, and Ignition overwrites existing files by default.
     let is_version_2 = version.starts_with("2.");
     let root = config.as_object_mut().ok_or_else(invalid)?;
     let storage = root.entry("storage").or_insert_with(|| json!({}));

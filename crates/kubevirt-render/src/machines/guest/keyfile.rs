@@ -10,8 +10,8 @@ const KEYFILE_FOLDER: &str = "/etc/NetworkManager/system-connections";
 /// Permission bits of a keyfile. NetworkManager ignores keyfiles that other users can read.
 const KEYFILE_MODE: u32 = 0o600;
 
-/// Returns the keyfiles of the interfaces. The profile of the pod network matches every Ethernet device. It has the
-/// lowest priority, so that it does not apply to devices that have another profile.
+/// Returns the keyfiles of the interfaces. The keyfile for the pod network matches every Ethernet device. Its priority
+/// is the lowest, so NetworkManager uses it only for devices that no other keyfile matches.
 pub(super) fn keyfiles(interfaces: &[InterfaceConfig], has_pod_network: bool) -> Vec<GuestFile> {
     let keyfile = |name: &str, content: String| GuestFile {
         path: format!("{KEYFILE_FOLDER}/berth-{name}.nmconnection"),
@@ -45,7 +45,8 @@ fn keyfile_content(interface: &InterfaceConfig) -> String {
     text
 }
 
-/// Returns the section `ipv4` or `ipv6`. With `method=manual`, NetworkManager ignores router advertisements.
+/// Returns the section `ipv4` or `ipv6` of a keyfile. With `method=manual`, NetworkManager ignores router
+/// advertisements.
 fn family_section(interface: &InterfaceConfig, is_ipv6: bool) -> String {
     let is_family = |address: &IpAddr| address.is_ipv6() == is_ipv6;
     let addresses: Vec<_> =

@@ -21,11 +21,12 @@ use crate::machines::interface_config::InterfaceConfig;
 /// Name of the interface in the pod network.
 const POD_INTERFACE: &str = "enp1s0";
 
-/// Returns the network data.
+/// Returns the network data as JSON.
 pub(super) fn network_data(interfaces: &[InterfaceConfig], has_pod_network: bool) -> String {
     let mut ethernets = Map::new();
     for interface in interfaces {
-        // networkd uses the first file whose pattern matches, so this key sorts before `enp1s0`.
+        // systemd-networkd uses the first file whose pattern matches, in the order of names. Therefore this key must
+        // sort before `enp1s0`.
         ethernets.insert(format!("berth-{}", interface.name), ethernet_entry(interface));
     }
     if has_pod_network {
@@ -44,13 +45,13 @@ fn ethernet_entry(interface: &InterfaceConfig) -> Value {
     }
     if interface.addresses.is_empty() {
         ethernet["dhcp4"] = true.into();
-        // networkd applies the metric that netplan writes also to routes from router advertisements.
+        // networkd uses the DHCP route metric that netplan writes also for routes from router advertisements.
         ethernet["dhcp4-overrides"] = json!({"route-metric": FURTHER_ROUTE_METRIC});
-        // The guest configures IPv6 from router advertisements, whose flags may start DHCPv6. With `dhcp6: true`,
-        // cloud-init writes `may-fail=false` for NetworkManager, which then has no connection in a network without
-        // IPv6.
+        // The guest configures IPv6 from router advertisements, whose flags may start DHCPv6. With `dhcp6: true`
+        // instead, cloud-init writes `may-fail=false` for NetworkManager, and the connection would fail in a network
+        // without IPv6.
         ethernet["accept-ra"] = true.into();
-        // Not every network has a DHCP server, so the boot must not wait for one.
+        // An additional network may have no DHCP server, so the boot must not wait for the interface.
         ethernet["optional"] = true.into();
         return ethernet;
     }
@@ -63,7 +64,7 @@ fn ethernet_entry(interface: &InterfaceConfig) -> Value {
     let mut entries = Vec::new();
     for route in routes(interface) {
         if route.is_default() && route.is_ipv6() && !route.is_on_link {
-            // cloud-init 22 changes a route to ::/0 into one to ::/64.
+            // cloud-init 22 turns a route to ::/0 into a route to ::/64, so an IPv6 default route is set as `gateway6`.
             ethernet["gateway6"] = route.via.to_string().into();
         } else {
             entries.push(route_entry(&route));

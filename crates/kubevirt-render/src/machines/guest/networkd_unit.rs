@@ -17,7 +17,8 @@ pub(super) fn networkd_units(interfaces: &[InterfaceConfig]) -> Vec<GuestFile> {
 
 fn unit_content(interface: &InterfaceConfig) -> String {
     let has_addresses = !interface.addresses.is_empty();
-    // VLANs and bridges on top of the interface have the same MACAddress, but no PermanentMACAddress.
+    // VLANs and bridges on top of the interface have the same MAC address, but no permanent MAC address, so only
+    // PermanentMACAddress= matches the interface alone.
     let mut text = format!("[Match]\nPermanentMACAddress={}\n", interface.mac);
     if interface.mtu.is_some() || !has_addresses {
         text += "\n[Link]\n";

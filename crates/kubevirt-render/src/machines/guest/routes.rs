@@ -1,4 +1,4 @@
-//! Routes of an interface.
+//! Routes that the guest configures for an interface.
 
 use std::net::IpAddr;
 
@@ -6,12 +6,13 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::machines::interface_config::InterfaceConfig;
 
-/// Metric of the default route over a tenant's network. It precedes the default route of the pod network, which has
-/// metric 100 (netplan and NetworkManager) or 1024 (networkd).
+/// Metric of the default route over a tenant's network. The route is preferred to the pod network's default route,
+/// because that route has a higher metric: 100 (netplan and NetworkManager) or 1024 (networkd).
 const DEFAULT_ROUTE_METRIC: u32 = 50;
-/// Metric of routes that interfaces without addresses allocated by Berth get by DHCP and from router advertisements.
-/// Their default routes must not precede those of the pod network and of the tenant's network. The kernel and networkd
-/// use 1024 for a route without metric, such as the IPv6 default route in network data.
+/// Metric of the routes that an interface without allocated addresses receives by DHCP and from router advertisements.
+/// The kernel prefers lower metrics, and the default routes of the pod network and of the tenant's network must be
+/// preferred. A route without a metric has 1024 in the kernel and in networkd, such as the IPv6 default route in
+/// network data.
 pub(super) const FURTHER_ROUTE_METRIC: u32 = 2000;
 
 /// A route of the guest.
@@ -36,9 +37,9 @@ impl GuestRoute {
     }
 }
 
-/// Returns the default routes and then the further routes of an interface. Routes of a family in which the interface
-/// has no address, and routes whose next hop has another family than the destination, are omitted: the guest would
-/// refuse the whole configuration.
+/// Returns the default routes, and then the other routes, of an interface. A route is omitted if the interface has no
+/// address of the route's family, or if next hop and destination have different families: with such a route, the guest
+/// would refuse the whole configuration.
 pub(super) fn routes(interface: &InterfaceConfig) -> Vec<GuestRoute> {
     let default = |gateway: &IpAddr| match gateway {
         IpAddr::V4(_) => IpNet::V4(Ipv4Net::default()),
