@@ -1,4 +1,4 @@
-//! A hash for object names that is the same in every release of Berth, unlike the hash of the standard library.
+//! A hash for object names that is the same in every release of Berth. The hash of the standard library may change.
 
 /// Returns the 64-bit FNV-1a hash.
 pub fn stable_hash(bytes: impl IntoIterator<Item = u8>) -> u64 {

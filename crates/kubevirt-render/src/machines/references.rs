@@ -1,4 +1,4 @@
-//! References to entries of Secrets and ConfigMaps, and the check of which entries a MachineDeployment may use.
+//! References to entries of Secrets and ConfigMaps, and the check whether a MachineDeployment may use them.
 
 use berth_api::{InfraConfigSpec, SecretReference};
 
@@ -17,7 +17,7 @@ pub enum ResolveError {
     /// The controller may not read the Secret or ConfigMap.
     #[error("{} {}/{}: {message}", reference.kind, reference.namespace, reference.name)]
     Forbidden {
-        /// The reference.
+        /// The reference that cannot be resolved.
         reference: EntryReference,
         /// Message of the API server.
         message: String,
@@ -43,8 +43,8 @@ pub struct EntryReference {
     pub key: String,
 }
 
-/// The Secrets and ConfigMaps to which an object may refer: all in certain namespaces, and those that InfraConfig
-/// lists.
+/// The Secrets and ConfigMaps to which an object may refer: all objects in certain namespaces, and the objects that
+/// InfraConfig lists.
 ///
 /// The controller reads Secrets and ConfigMaps with its own rights. Without this check, the author of a
 /// MachineDeployment could read Secrets with the controller's rights.
@@ -55,7 +55,7 @@ pub struct ReferenceScope<'a> {
 }
 
 impl<'a> ReferenceScope<'a> {
-    /// Creates the scope of an object that may refer to all Secrets and ConfigMaps in `namespaces`.
+    /// Creates the scope for an object that may refer to all Secrets and ConfigMaps in `namespaces`.
     #[must_use]
     pub fn new(namespaces: &[&str], config: &'a InfraConfigSpec) -> Self {
         let mut own: Vec<String> = Vec::new();
@@ -76,7 +76,7 @@ impl<'a> ReferenceScope<'a> {
             || self.permitted_references.iter().any(matches)
     }
 
-    /// Returns the message about a reference that is not permitted. The message does not reveal whether the object
+    /// Returns the message for a reference that is not permitted. The message does not reveal whether the object
     /// exists.
     #[must_use]
     pub fn not_permitted_message(&self) -> String {

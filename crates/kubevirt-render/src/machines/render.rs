@@ -1,4 +1,4 @@
-//! Renders a machine of a MachineDeployment as a KubeVirt VirtualMachine. The result is that of machine-controller,
+//! Renders a machine of a MachineDeployment as a KubeVirt VirtualMachine. The result equals that of machine-controller,
 //! with additions from KKP's documents. `docs/machines.md` lists the differences.
 
 use std::collections::BTreeMap;
@@ -25,18 +25,18 @@ pub struct RenderedMachine {
     pub name: String,
     /// Namespace of the VirtualMachine.
     pub namespace: String,
-    /// Public keys that must be merged into the user data.
+    /// SSH public keys that the caller must add to the user data.
     pub ssh_public_keys: Vec<String>,
     /// Operating system of the machine.
     pub operating_system: String,
-    /// Interfaces whose Ethernet address is known, for the configuration of the guest. Interfaces without addresses
-    /// allocated by Berth get their addresses by DHCP.
+    /// Interfaces whose Ethernet address is known, for the configuration of the guest. An interface to which Berth
+    /// allocates no addresses gets its addresses by DHCP.
     pub interfaces: Vec<InterfaceConfig>,
     /// True if the first interface is in the pod network.
     pub has_pod_network: bool,
     /// Problems that do not prevent rendering.
     pub warnings: Vec<Problem>,
-    /// True if the VirtualMachine contains values from Secrets. Messages must not quote such an object.
+    /// True if the VirtualMachine contains values from Secrets. Messages must then not quote the VirtualMachine.
     pub has_secrets: bool,
 }
 
@@ -50,8 +50,8 @@ pub fn render_machine(
 ) -> Result<RenderedMachine, Vec<Problem>> {
     let (machine_namespace, problem) = match determine_machine_namespace(deployment, context) {
         Ok(machine_namespace) => (machine_namespace, None),
-        // The other fields are validated as if the MachineDeployment named no tenant, so that all problems are
-        // reported at once.
+        // To report all problems at once, the other fields are validated as those of a MachineDeployment without a
+        // tenant.
         Err(problem) => {
             let namespace = deployment.metadata.namespace.clone();
             (MachineNamespace { tenant: None, namespace }, Some(problem))
@@ -145,7 +145,8 @@ impl MachineRenderer<'_> {
             add(field, value);
         }
         self.check_vectors(&spec);
-        // A VM in a kube-ovn subnet keeps its address, so it is started again after it stops. Other VMs are replaced.
+        // A VM in a kube-ovn subnet keeps its address, so KubeVirt starts the VM again after it stops. Other VMs are
+        // replaced.
         let strategy = if self.provider.subnet.is_empty() { "Once" } else { "Always" };
         let mut machine = json!({
             "apiVersion": "kubevirt.io/v1",
@@ -166,8 +167,8 @@ impl MachineRenderer<'_> {
         machine
     }
 
-    /// Returns the labels of the VM and of its template. If a key occurs several times, the label that is inserted
-    /// last takes precedence.
+    /// Returns the labels of the VirtualMachine and of its template. If several sources set a label, the source that is
+    /// inserted last takes precedence.
     fn render_labels(&self) -> BTreeMap<String, String> {
         let ProviderConfig { cluster_name, project_id, flavor, .. } = self.provider;
         let mut labels = storage::topology_labels(self);
@@ -200,13 +201,13 @@ impl MachineRenderer<'_> {
         labels
     }
 
-    /// Returns the annotations of the VM's template, and the annotations of the first disk's DataVolume.
+    /// Returns the annotations of the VirtualMachine's template, and those of the first disk's DataVolume.
     fn render_annotations(&self) -> (Map<String, Value>, Map<String, Value>) {
         let mut annotations = Map::new();
         let mut add = |key: &str, value: &str| annotations.insert(key.to_owned(), value.into());
         if self.provider.operating_system == "flatcar" {
-            // With the volume type cloudInitNoCloud, Flatcar gets its Ignition data too late (kubevirt/kubevirt issue
-            // 16901).
+            // Flatcar gets its Ignition data from an annotation, because a volume of the type cloudInitNoCloud would be
+            // read too late (kubevirt/kubevirt issue 16901).
             add("kubevirt.io/placePCIDevicesOnRootComplex", "true");
             match &self.options.user_data {
                 Some(data) => {
@@ -228,7 +229,7 @@ impl MachineRenderer<'_> {
         let mut disk_annotations = Map::new();
         let prefixes = &self.context.config.annotation_prefixes;
         for (key, value) in &self.deployment.spec.template.metadata.annotations {
-            // The reconciler allocates the addresses; the machine needs no copy of the list.
+            // The machine needs no copy of the list of addresses, because the reconciler allocates them.
             if key == names::ADDRESSES_ANNOTATION {
                 continue;
             }
@@ -263,8 +264,8 @@ impl MachineRenderer<'_> {
     }
 }
 
-/// Checks that the names are valid label values: the label `kubevirt.io/vm` contains the machine's name, and the
-/// label `md` contains the MachineDeployment's name.
+/// Checks that the names are valid label values: the label `kubevirt.io/vm` contains the machine's name, and the label
+/// `md` contains the MachineDeployment's name.
 fn check_names(name: &str, deployment: &MachineDeployment, reporter: &ProblemReporter<'_>) {
     let is_valid = |name: &str| {
         let inner =

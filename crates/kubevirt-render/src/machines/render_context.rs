@@ -1,6 +1,5 @@
-//! Objects that rendering needs in addition to the MachineDeployment: defaults, tenants, storage, Secrets. In a
-//! cluster the reconciler reads them from the API server; `berth-controller render` and `plan` read them from their
-//! input.
+//! Objects that rendering needs in addition to the MachineDeployment: defaults, tenants, storage, Secrets. The
+//! reconciler reads them from the API server; `berth-controller render` and `plan` read them from files.
 
 use std::collections::BTreeMap;
 
@@ -9,11 +8,11 @@ use serde_json::Value;
 
 use super::references::{EntryReference, ReferenceResolver, ResolveError};
 
-/// Objects that rendering needs. If `is_exhaustive` is true, an object that is not included does not exist; otherwise
-/// it is unknown whether it exists.
+/// Objects that rendering needs. If an object is missing here, `is_exhaustive` determines whether it does not exist, or
+/// whether its existence is unknown.
 #[derive(Clone, Debug, Default)]
 pub struct RenderContext {
-    /// Spec of the InfraConfig, which has the defaults for all tenants.
+    /// Spec of the InfraConfig, which contains defaults for all tenants.
     pub config: InfraConfigSpec,
     /// TenantClusters by name.
     pub tenants: BTreeMap<String, TenantCluster>,
@@ -21,19 +20,19 @@ pub struct RenderContext {
     pub secret_and_config_map_entries: BTreeMap<EntryReference, String>,
     /// StorageClasses by name.
     pub storage_classes: BTreeMap<String, StorageClass>,
-    /// Access modes that CDI's StorageProfiles list, by the name of the storage class.
+    /// Access modes in the StorageProfile (CDI) of each storage class, by the name of the storage class.
     pub access_modes: BTreeMap<String, Vec<String>>,
-    /// Instance types by namespace (empty for cluster instance types) and name.
+    /// Instance types by namespace and name. The namespace of cluster instance types is empty.
     pub instancetypes: BTreeMap<(String, String), InstanceType>,
-    /// Secrets and ConfigMaps that the controller may not read, by kind, namespace and name. The value is the API
-    /// server's message.
+    /// Secrets and ConfigMaps that the controller may not read, by kind, namespace and name, with the API server's
+    /// message.
     pub forbidden_objects: BTreeMap<(&'static str, String, String), String>,
-    /// True if all existing objects are included, so that an object that is not included does not exist.
+    /// True if the context contains all existing objects, so that a missing object does not exist.
     pub is_exhaustive: bool,
 }
 
-/// The fields of an instance type that affect which fields a VM may set. KubeVirt rejects a VM that sets a field that
-/// its instance type also sets, even with an equal value.
+/// The fields of an instance type that a VM may not set, too: KubeVirt rejects a VM that sets a field that its instance
+/// type also sets, even with an equal value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InstanceType {
     /// Field `spec.schedulerName`.
@@ -42,15 +41,15 @@ pub struct InstanceType {
     pub has_node_selector: bool,
 }
 
-/// The topology of a StorageClass.
+/// The permitted topologies of a StorageClass.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StorageClass {
-    /// Keys and values of each term of `allowedTopologies`, in order.
+    /// Keys and values of each term of `allowedTopologies`, in the order of the StorageClass.
     pub topologies: Vec<Vec<(String, Vec<String>)>>,
 }
 
 impl RenderContext {
-    /// Adds an object. Returns false if rendering does not use objects of this kind.
+    /// Adds an object. Returns false if rendering does not use objects of the object's kind.
     pub fn add(&mut self, object: &Value) -> bool {
         let text =
             |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
@@ -145,7 +144,7 @@ impl ReferenceResolver for RenderContext {
 }
 
 impl InstanceType {
-    /// Reads the fields from the instance type's JSON.
+    /// Reads an instance type from its JSON.
     #[must_use]
     pub fn from_object(object: &Value) -> Self {
         let scheduler = object.pointer("/spec/schedulerName").and_then(Value::as_str);
@@ -158,7 +157,7 @@ impl InstanceType {
 }
 
 impl StorageClass {
-    /// Reads the topology from the StorageClass's JSON.
+    /// Reads a StorageClass from its JSON.
     #[must_use]
     pub fn from_object(object: &Value) -> Self {
         let list =

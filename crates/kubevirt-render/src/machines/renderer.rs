@@ -8,8 +8,8 @@ use super::interface_config::InterfaceConfig;
 use super::provider::ProviderConfig;
 use super::render_context::RenderContext;
 
-/// Properties of a machine that the reconciler chooses when it creates the machine in a cluster. Each is `None`
-/// outside a cluster.
+/// Properties that the reconciler chooses when it creates a machine in a cluster. Outside a cluster, all are `None` or
+/// empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RenderOptions {
     /// Name of the machine.
@@ -18,9 +18,9 @@ pub struct RenderOptions {
     pub namespace: Option<String>,
     /// Name of the Secret with the user data of the machine.
     pub user_data_secret: Option<String>,
-    /// User data of the machine, for operating systems that read it from an annotation.
+    /// User data of the machine, set only for operating systems that read it from an annotation.
     pub user_data: Option<String>,
-    /// Interfaces with addresses that Berth allocated.
+    /// Interfaces for which Berth allocated addresses.
     pub interfaces: Vec<InterfaceConfig>,
 }
 

@@ -5,7 +5,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::deployment::{DeploymentSpec, RollingUpdate};
 
-/// A machine of the MachineDeployment that exists.
+/// An existing machine of the MachineDeployment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExistingMachine {
     /// Field `metadata.name`.
@@ -24,29 +24,29 @@ pub struct ExistingMachine {
     pub removal: RemovalMark,
     /// True if a user has requested that this machine is removed before other machines.
     pub is_removed_first: bool,
-    /// True if it is not known whether the machine is ready.
+    /// True if it is unknown whether the machine is ready.
     pub is_readiness_unknown: bool,
 }
 
-/// Removal mark of a machine. A marked machine is not available, and is not one of the desired machines.
+/// Removal mark of a machine. A marked machine counts neither as available nor as one of the desired machines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RemovalMark {
-    /// The machine has no mark.
+    /// The machine has no removal mark.
     #[default]
     None,
-    /// The machine is drained. It counts for `maxSurge`, because it still uses a host.
+    /// The machine is being drained. It counts for `maxSurge`, because it still uses a host.
     Draining,
-    /// The machine does not run any more, or its host is lost: it is replaced without regard to `maxSurge`.
+    /// The machine has stopped, or its host is lost: it is replaced regardless of `maxSurge`.
     Lost,
 }
 
-/// Machines that are removed first, among those that are equally ready.
+/// Machines that are removed first. The policy applies among machines that are equally ready.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DeletePolicy {
-    /// The youngest machines, as in a ReplicaSet.
+    /// The youngest machines are removed first, as in a ReplicaSet.
     #[default]
     Newest,
-    /// The oldest machines.
+    /// The oldest machines are removed first.
     Oldest,
 }
 
@@ -57,15 +57,16 @@ pub struct RolloutDecision {
     pub create_count: u32,
     /// Names of the machines to delete.
     pub machines_to_delete: Vec<String>,
-    /// Seconds until the next reconcile, if no event triggers a reconcile before.
+    /// Seconds until the next reconcile if no event triggers one before; `None` if only an event triggers the next
+    /// reconcile.
     pub requeue_after: Option<u32>,
     /// Numbers for the `status` of the MachineDeployment.
     pub counts: ReplicaCounts,
     /// True if the desired number of machines of the current template is available, and all other machines are being
     /// removed.
     pub is_complete: bool,
-    /// True if it is not known whether machines are ready. Then no machine is replaced, and the numbers of ready and
-    /// available machines are not valid.
+    /// True if it is unknown whether machines are ready. In this case no machine is replaced, and the numbers of ready
+    /// and available machines are not valid.
     pub is_readiness_unknown: bool,
 }
 
@@ -80,7 +81,7 @@ pub struct ReplicaCounts {
     pub ready: u32,
     /// Number of machines that have been ready for `minReadySeconds`.
     pub available: u32,
-    /// Number of machines that are missing from the desired number of available machines.
+    /// Number of available machines that are missing from the desired number.
     pub unavailable: u32,
 }
 
@@ -103,7 +104,7 @@ pub struct ReplacementLimits {
     pub desired: u32,
     /// Maximum number of machines in addition to the desired number.
     pub max_surge: u32,
-    /// Maximum number of machines that are missing from the desired number of available machines.
+    /// Maximum number by which the available machines may fall below the desired number.
     pub max_unavailable: u32,
 }
 
@@ -114,10 +115,12 @@ struct RollingUpdateBounds {
     max_unavailable: u32,
 }
 
-/// Decides which machines to create and delete at the time `now`. `delete_policy` selects the machines to delete.
-/// `backoff` is the number of seconds for which no machine may be created, because previous machines have failed.
+/// Decides which machines to create and delete at the time `now`, in seconds since the epoch. `delete_policy` selects
+/// the machines to delete. `backoff` is the time in seconds for which no machine may be created, because previous
+/// machines have failed.
 ///
 /// # Errors
+///
 /// Returns an error if the strategy is invalid.
 pub fn decide_rollout<'m>(
     spec: &DeploymentSpec,
@@ -164,9 +167,9 @@ pub fn decide_rollout<'m>(
     let mut delete: Vec<&'m ExistingMachine> = Vec::new();
     let mut create = 0;
     if spec.paused {
-        // Only surplus machines are deleted, and machines are created only if all existing machines have the current
-        // template: machines of the previous template cannot be created any more, and a paused rollout must not create
-        // the first machines of the new template.
+        // Only surplus machines are deleted. Machines are created only if all existing machines have the current
+        // template: otherwise the missing machines would belong to the previous template, of which none can be created
+        // any more, and a paused rollout must not create the first machines of the new template.
         delete.extend(select(&alive, count(&alive).saturating_sub(desired)));
         if old.is_empty() {
             create = desired.saturating_sub(count(&alive));
@@ -187,7 +190,8 @@ pub fn decide_rollout<'m>(
         delete.extend(first);
         delete.extend(select(&running, remaining));
     } else {
-        // A machine with a removal mark, for example because its host is drained, is also replaced within `maxSurge`.
+        // A machine with a removal mark, for example because its host is being drained, is also replaced within
+        // `maxSurge`.
         let create_limit = desired.saturating_add(bounds.max_surge);
         let create_limit = create_limit.saturating_sub(count(&alive)).saturating_sub(draining);
         create = desired.saturating_sub(count(&alive)).min(create_limit);
@@ -198,7 +202,7 @@ pub fn decide_rollout<'m>(
         delete.extend(select(&new, remaining));
     }
     if is_readiness_unknown {
-        // No machine is replaced until it is known whether the new machines are ready. A lower number of replicas still
+        // Until it is known whether the new machines are ready, no machine is replaced. A reduction of `replicas` still
         // takes effect.
         let is_mixed = !old.is_empty() && !new.is_empty() && desired > 0;
         let kept = if is_mixed { desired.saturating_add(bounds.max_surge) } else { desired };
@@ -232,8 +236,8 @@ pub fn decide_rollout<'m>(
     })
 }
 
-/// Selects `count` machines to delete: first those that a user has selected, then unavailable machines, as in a
-/// ReplicaSet, then the youngest or the oldest machines.
+/// Selects `count` machines to delete: first the machines that a user has selected, then unavailable machines (as in a
+/// ReplicaSet), then the youngest or the oldest machines.
 fn machines_to_delete<'a>(
     machines: &[&'a ExistingMachine],
     count: u32,
@@ -319,8 +323,8 @@ fn rolling_update_bounds(
     Ok(RollingUpdateBounds { max_surge: surge, max_unavailable: unavailable })
 }
 
-/// Converts a number or a percentage of `desired` to a number of machines. Percentages are rounded up for maxSurge
-/// and down for maxUnavailable.
+/// Converts a number of machines, or a percentage of `desired`, to a number of machines. Percentages are rounded up for
+/// maxSurge, and down for maxUnavailable.
 fn resolve_amount(
     value: Option<&IntOrString>,
     default_amount: u32,

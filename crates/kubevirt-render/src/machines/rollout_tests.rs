@@ -1,4 +1,4 @@
-//! Tests of the decision about a MachineDeployment.
+//! Tests of the decision which machines to create and delete.
 
 use proptest::prelude::*;
 
@@ -125,7 +125,7 @@ fn marked_machines_are_replaced_within_the_strategy() {
     assert_eq!(create_count("1", RemovalMark::Draining), 1);
     assert_eq!(create_count("0", RemovalMark::Draining), 0);
     assert_eq!(create_count("0", RemovalMark::Lost), 1);
-    // While a machine is drained, no machine that must stay available is removed.
+    // While a machine is being drained, no other machine is removed, because too few machines would remain available.
     let machines = [
         machine("a", false, Some(1)),
         ExistingMachine { removal: RemovalMark::Draining, ..machine("b", false, Some(1)) },
@@ -133,7 +133,7 @@ fn marked_machines_are_replaced_within_the_strategy() {
     ];
     let decision = decide(&deployment_spec(2, "1", "0"), &machines, 100, None).unwrap();
     assert_eq!((decision.create_count, decision.machines_to_delete.len()), (0, 0));
-    // A decision from a stale store, in which b has no removal mark yet, deletes a. With the mark of b, a must stay
+    // In a stale store, b has no removal mark yet, so a is deleted. As soon as the store has the mark of b, a must stay
     // available.
     let spec = deployment_spec(2, "0", "1");
     let mut machines = [machine("a", false, Some(1)), machine("b", false, Some(1))];
@@ -198,8 +198,8 @@ fn invalid_fields_are_reported() {
 }
 
 proptest! {
-    /// From any initial state, the rollout ends with the desired number of current machines. Meanwhile the number
-    /// of machines never exceeds the limit, and the number of ready machines, once sufficient, never falls below
+    /// From any initial state, the rollout ends with the desired number of current machines. During the rollout, the
+    /// number of machines never exceeds the limit, and once enough machines are ready, their number never falls below
     /// the minimum.
     #[test]
     fn every_rollout_completes(
@@ -238,8 +238,8 @@ proptest! {
                 let count = machines.iter().filter(|m| m.removal != RemovalMark::Lost).count();
                 prop_assert!(count <= desired + surge.max(usize::from(surge == 0 && missing == 0)), "too many machines exist: {decision:?}");
             }
-            // In this step some machines become ready, and some are drained. After enough steps, all are ready or
-            // drained.
+            // Depending on `luck`, machines become ready and marked machines finish their drain in this step. After 40
+            // steps, both always occur.
             if luck.get(step).copied().unwrap_or(true) {
                 for machine in machines.iter_mut().filter(|m| m.ready_since.is_none() && !m.has_failed) {
                     machine.ready_since = Some(now);

@@ -12,7 +12,7 @@ const REQUIRED_FIELD: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED_FIELD: &str = "preferredDuringSchedulingIgnoredDuringExecution";
 const HOSTNAME_LABEL: &str = "kubernetes.io/hostname";
 
-/// Returns `spec.template.spec.affinity`. As in machine-controller, the field is set even if it is empty.
+/// Returns `spec.template.spec.affinity`. As in machine-controller, the field is also set if it is empty.
 pub(super) fn render_affinity(machine: &MachineRenderer<'_>) -> Value {
     let presets = &machine.provider.affinity;
     let mut affinity = Map::new();
@@ -39,7 +39,7 @@ pub(super) fn render_affinity(machine: &MachineRenderer<'_>) -> Value {
 }
 
 /// Renders the presets `affinity_preset` (node affinity) and `anti_affinity_preset` (node anti-affinity). A node must
-/// satisfy all hard presets, so the hard presets become expressions of a single term.
+/// satisfy all hard presets, so they become expressions of a single node selector term.
 fn render_node_affinity(
     affinity_preset: Option<&NodeAffinityPreset>,
     anti_affinity_preset: Option<&NodeAffinityPreset>,
@@ -77,8 +77,8 @@ fn render_node_affinity(
     affinity
 }
 
-/// Returns the label selector of the machines of the same MachineDeployment. In the flat form, the selector uses the
-/// label `machine` if the template has this label.
+/// Returns the label selector for the machines of the same MachineDeployment. In the flat form of the providerSpec, the
+/// selector uses the label `machine` if the template has this label.
 fn deployment_selector(machine: &MachineRenderer<'_>) -> Value {
     let labels = &machine.deployment.spec.template.metadata.labels;
     match labels.get("machine").filter(|_| machine.provider.is_flat) {
@@ -89,8 +89,8 @@ fn deployment_selector(machine: &MachineRenderer<'_>) -> Value {
     }
 }
 
-/// Returns the name and the fields of the machine's instance type. If the instance type is unknown, its fields are
-/// assumed to be those of the instance type with this name in `deploy/instancetypes`.
+/// Returns the name and the fields of the machine's instance type. If no such instance type was read, the fields are
+/// those of the instance type with the same name in `deploy/instancetypes`.
 fn find_instancetype(machine: &MachineRenderer<'_>) -> Option<(String, InstanceType)> {
     let matcher = machine.provider.instancetype.as_ref()?;
     let text = |field: &str| matcher.get(field).and_then(Value::as_str).unwrap_or_default();
@@ -150,7 +150,7 @@ pub(super) fn render_placement_fields(
         machine.reporter.report_error(path, "", message);
     }
     let mut tolerations = machine.provider.tolerations.clone();
-    // Administrators can taint the hosts with `VM_NODE_TAINT` so that pods of other schedulers do not run there.
+    // Administrators can taint hosts with `VM_NODE_TAINT` so that they run no pods of other schedulers.
     if scheduler.or(type_scheduler) == Some(SCHEDULER_NAME) {
         tolerations.push(json!({"key": VM_NODE_TAINT, "operator": "Exists"}));
     }

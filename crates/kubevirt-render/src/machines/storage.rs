@@ -1,4 +1,4 @@
-//! DataVolumes of a machine, their sources, and their topology labels.
+//! DataVolumes of a machine, with their sources and topology labels.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::network::guest_interfaces;
 use super::renderer::MachineRenderer;
 use crate::stable_hash::stable_hash;
 
-/// Label of Nodes and volumes with their region.
+/// Label with the region of a Node or volume.
 const REGION_LABEL: &str = "topology.kubernetes.io/region";
 const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
 
@@ -29,7 +29,7 @@ pub(super) fn render_volumes(machine: &MachineRenderer<'_>) -> Vec<Value> {
     let secret = machine.options.user_data_secret.clone();
     let secret = secret.unwrap_or_else(|| format!("userdata-{}", machine.name));
     // Ignition of CoreOS reads a NoCloud volume only since October 2025 (coreos/ignition#2134), but all its releases
-    // read a ConfigDrive. Machines without allocated addresses keep the NoCloud volume of machine-controller.
+    // read a ConfigDrive. Machines without allocated addresses get a NoCloud volume, as from machine-controller.
     let interfaces = guest_interfaces(machine);
     let has_addresses = interfaces.iter().any(|interface| !interface.addresses.is_empty());
     let source = if has_addresses && is_coreos(&machine.provider.operating_system) {
@@ -48,7 +48,7 @@ pub(super) fn render_volumes(machine: &MachineRenderer<'_>) -> Vec<Value> {
     volumes
 }
 
-/// Returns true if the operating system is configured by Ignition, and not by cloud-init.
+/// Returns true if Ignition, and not cloud-init, configures the operating system.
 pub(super) fn is_ignition_system(operating_system: &str) -> bool {
     operating_system == "flatcar" || is_coreos(operating_system)
 }
@@ -57,7 +57,7 @@ fn is_coreos(operating_system: &str) -> bool {
     ["fcos", "fedora-coreos", "rhcos"].contains(&operating_system)
 }
 
-/// Returns the name of a DataVolume and of its claim; the name is a DNS subdomain of at most 253 characters.
+/// Returns the common name of a DataVolume and its PersistentVolumeClaim, a DNS subdomain of at most 253 characters.
 fn claim_name(machine: &str, index: usize) -> String {
     format!("{machine}-secondarydisk{index}")
 }
@@ -66,7 +66,7 @@ fn claim_name(machine: &str, index: usize) -> String {
 const MAX_LABEL_LENGTH: usize = 63;
 
 /// Returns the common name of a volume and its disk. A machine's name may have 63 characters and contain dots. If the
-/// volume's name would not be a DNS label, the machine's name is truncated and followed by its hash.
+/// volume's name would not be a DNS label, the machine's name is truncated, and a hash of the full name is appended.
 fn volume_name(machine: &str, index: usize) -> String {
     let full_name = claim_name(machine, index);
     if full_name.len() <= MAX_LABEL_LENGTH && !full_name.contains('.') {
@@ -103,8 +103,8 @@ pub(super) fn render_data_volumes(
     let mut volumes = vec![first];
     for (index, disk) in machine.provider.secondary_disks.iter().enumerate() {
         let SecondaryDisk { size, storage_class, access_mode, is_blank } = disk;
-        // As in machine-controller, a clone of the image gets the access mode of the first disk. Only Berth supports
-        // blank disks; they have their own access mode.
+        // As in machine-controller, a disk that is cloned from the image has the access mode of the first disk. A blank
+        // disk, which only Berth supports, has its own access mode.
         let (source, mode) = if *is_blank {
             let own = Some(access_mode.clone().into_plain_string()).filter(|mode| !mode.is_empty());
             let own = own.unwrap_or_else(|| default_access_mode(machine, storage_class));
@@ -221,8 +221,8 @@ fn parse_scheme(text: &str) -> Option<&str> {
     (is_scheme && is_host).then_some(scheme)
 }
 
-/// Returns the region and zone labels of the machine's storage: those in the topology of the first disk's storage
-/// class, overridden by `location` of the providerSpec. As in machine-controller, labels of the storage class are used
+/// Returns the region and zone labels of the machine's storage. They come from `location` of the providerSpec, or else
+/// from the topology of the first disk's storage class. As in machine-controller, labels of the storage class are used
 /// up to the first region or zone key that does not have exactly one value.
 pub(super) fn topology_labels(machine: &MachineRenderer<'_>) -> BTreeMap<String, String> {
     let mut labels = BTreeMap::new();
@@ -268,7 +268,7 @@ mod tests {
         );
     }
 
-    /// Expected values are results of url.ParseRequestURI in Go 1.24.
+    /// The expected values are results of url.ParseRequestURI in Go 1.24.
     #[test]
     fn image_schemes_equal_go_results() {
         for (text, expected) in [

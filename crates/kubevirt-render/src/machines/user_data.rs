@@ -1,12 +1,11 @@
-//! Merges SSH public keys into the user data of machines, which have the format cloud-config or Ignition.
+//! Merges SSH public keys into the user data of machines, which are a cloud-config or an Ignition config.
 //!
-//! A cloud-config is changed as text, without parsing and serialisation: cloud-init reads YAML 1.1, where `0644` is
+//! A cloud-config is changed as text, without parsing and serializing it: cloud-init reads YAML 1.1, where `0644` is
 //! octal, and the meaning of the user's values must not change.
 
 use serde_json::{Value, json};
 
-/// Reason why public keys cannot be merged. The error's message does not quote the user data, because they come from
-/// a Secret.
+/// Reason why public keys cannot be merged. The message does not quote the user data, because they come from a Secret.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UserDataError {
     /// The user data are empty.
@@ -18,7 +17,7 @@ pub enum UserDataError {
          the keys to the user data"
     )]
     UnknownFormat,
-    /// The user data begin like a cloud-config or an Ignition config, but are invalid.
+    /// The user data begin like a cloud-config or an Ignition config, but cannot be parsed.
     #[error("is not valid {kind}: {problem}")]
     InvalidFormat {
         /// `cloud-config` or `Ignition`.
@@ -28,11 +27,13 @@ pub enum UserDataError {
     },
 }
 
-/// Returns the user data with public keys for the operating system's default user. Duplicate keys are added once.
+/// Returns the user data with public keys for the operating system's default user. Duplicate keys are added once. If
+/// `keys` is empty, user data in any format are returned unchanged.
 ///
 /// # Errors
-/// Returns an error if the user data have neither format, or are invalid. If `keys` is empty, all user data that are
-/// not empty are returned unchanged.
+///
+/// Returns an error if the user data are empty, or if keys must be added and the user data are neither a valid
+/// cloud-config nor a valid Ignition config.
 pub fn add_ssh_keys(user_data: &str, keys: &[String]) -> Result<String, UserDataError> {
     if user_data.trim().is_empty() {
         return Err(UserDataError::Empty);

@@ -10,14 +10,14 @@ use super::state::Engine;
 use crate::rules::HostId;
 use berth_kubelet_admission::HostState;
 
-/// Maximum number of orders that are tried: 24, which is the number of orders of four different pods. If there are
-/// more orders, the pods are treated as not fitting.
+/// Maximum number of orders that are tried: 24, the number of orders of four different pods. If there are more orders,
+/// the pods count as not fitting.
 const MAX_ORDERS: u64 = 24;
 
-/// Pods that a kubelet treats equally, so that their order does not matter.
+/// Pods with equal requests, whose order among each other has no effect on the kubelet's decisions.
 struct EqualPods<'r> {
     request: &'r Request,
-    /// UIDs of the pods that have not been admitted yet in the current trial.
+    /// UIDs of the pods that the current trial has not admitted yet.
     remaining_uids: Vec<&'r str>,
 }
 
@@ -49,8 +49,8 @@ impl Engine {
     }
 }
 
-/// Returns the number of different orders of the pods, `n! / (a! * b! * ...)`, where `n` is the number of pods and
-/// `a`, `b`, ... are the numbers of pods of each kind.
+/// Returns the number of different orders of the pods, `n! / (a! * b! * ...)`, where `n` is the number of all pods and
+/// `a`, `b`, ... are the numbers of equal pods.
 fn count_orders(kinds: &[EqualPods<'_>]) -> u64 {
     let (mut orders, mut placed) = (1_u64, 0_u64);
     for kind in kinds {

@@ -1,9 +1,9 @@
-//! Log of host changes, oldest first. A reader that knows an earlier state of the engine uses the log to check only
-//! the hosts that have changed since.
+//! Log of changes to hosts, oldest first. A reader that has computed results from an earlier state of the engine checks
+//! only the hosts that have changed since.
 
 use std::collections::VecDeque;
 
-/// The most recent host changes, oldest first.
+/// The most recent changes to hosts, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct ChangeLog {
     entries: VecDeque<Change>,
@@ -26,8 +26,8 @@ impl Change {
 }
 
 impl ChangeLog {
-    /// Adds a change of a host. The log contains the last `host_count` changes, but at least 64. If the log no longer
-    /// contains all changes that a reader has not seen, the reader must check all hosts.
+    /// Adds a change of a host. The log retains as many changes as there are hosts (`host_count`), but at least 64. If
+    /// the log no longer contains all changes that a reader has not seen, the reader must check all hosts.
     pub(crate) fn add(&mut self, host: usize, is_host_change: bool, host_count: usize) {
         let host = u32::try_from(host).unwrap_or(u32::MAX);
         self.entries.push_back(Change { host, is_host_change });

@@ -1,17 +1,17 @@
 //! Free resources of a host, in a form that allows a quick comparison of many hosts.
 //!
-//! This module excludes only requests that certainly do not fit; [`berth_kubelet_admission`] decides about all other
-//! requests.
+//! This module excludes only requests that certainly do not fit. [`berth_kubelet_admission`] decides about the
+//! remaining requests.
 
 use berth_api::PageSize;
 
 use berth_kubelet_admission::pod::{Container, Pod, Resources};
 use berth_kubelet_admission::{CpuPolicy, HostState, MemoryPolicy, TopologyPolicy, TopologyScope};
 
-/// Maximum number of zones whose resources are stored separately. The kubelet also aligns resources on at most eight
-/// zones.
+/// Maximum number of zones whose resources are stored separately. The kubelet, too, aligns resources only on hosts with
+/// at most eight zones.
 pub(crate) const MAX_ZONES: usize = 8;
-/// Sizes of huge pages that are accounted by zone: the two sizes that VMs use.
+/// Sizes of huge pages that are counted for each zone: the two sizes that VMs use.
 pub(crate) const PAGE_SIZES: [PageSize; 2] = [PageSize::MIB_2, PageSize::GIB_1];
 
 /// Resources of a zone.
@@ -19,10 +19,10 @@ pub(crate) const PAGE_SIZES: [PageSize; 2] = [PageSize::MIB_2, PageSize::GIB_1];
 pub(crate) struct ZoneResources {
     /// Free and total number of CPUs that the kubelet can allocate exclusively.
     pub(crate) cpus: FreeAmount<u32>,
-    /// Free and total huge pages in MiB, one entry for each size in [`PAGE_SIZES`].
+    /// Free and total huge pages in MiB, for each size in [`PAGE_SIZES`].
     pub(crate) pages: [FreeAmount<u32>; 2],
-    /// Memory without huge pages, in MiB. If the kubelet does not account for memory by zone, all memory counts as
-    /// free.
+    /// Free and total memory without huge pages, in MiB. If the kubelet does not account for memory by zone, all memory
+    /// counts as free.
     pub(crate) memory: FreeAmount<u32>,
 }
 
@@ -33,7 +33,8 @@ pub(crate) struct FreeAmount<T> {
     pub(crate) total: T,
 }
 
-/// Resources of a host, laid out so that a check of a host with one or two zones reads two adjacent cache lines.
+/// Free and total resources of a host. The fields are ordered so that a check of a host with one or two zones reads two
+/// adjacent cache lines.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[repr(C, align(64))]
 pub(crate) struct FreeResources {
@@ -46,18 +47,18 @@ pub(crate) struct FreeResources {
     /// True if the Topology Manager has the scope `pod`: all containers of a pod get their resources from the same
     /// zones.
     has_pod_scope: bool,
-    /// True if the kubelet's Memory Manager accounts for huge pages by zone. Otherwise huge pages may come from any
+    /// True if the kubelet's Memory Manager accounts for huge pages by zone. If false, huge pages may come from any
     /// zone.
     has_static_memory_policy: bool,
     /// The first [`MAX_ZONES`] zones in the kubelet's order; entries from `zone_count` on are unused.
     pub(crate) zones: [ZoneResources; MAX_ZONES],
-    /// Sum of the resources of the zones beyond the first [`MAX_ZONES`] zones. On a host with more than [`MAX_ZONES`]
-    /// zones, the kubelet does not align resources to zones.
+    /// Sum of the resources of the zones beyond the first [`MAX_ZONES`] zones. On a host with so many zones, the
+    /// kubelet does not align resources to zones.
     other_zones_sum: ZoneResources,
 }
 
 impl FreeResources {
-    /// Returns the free resources of the host whose kubelet has this predicted state.
+    /// Returns the free resources according to the predicted state of a host's kubelet.
     pub(crate) fn from_state(state: &HostState) -> Self {
         let kubelet = state.host().kubelet();
         let mut free = Self {
@@ -110,8 +111,8 @@ impl FreeResources {
         self.is_single_numa_node && (self.has_pod_scope || request.is_single_container)
     }
 
-    /// Returns the request without the resources that the kubelet does not account by zone: huge pages are set to 0
-    /// if the Memory Manager is off.
+    /// Returns the request without the resources for which the kubelet does not account by zone: huge pages are 0 if
+    /// the Memory Manager has the policy `None`.
     pub(crate) const fn zone_accounted_request(&self, request: &ZoneRequest) -> ZoneRequest {
         let pages = if self.has_static_memory_policy { request.pages } else { [0; 2] };
         ZoneRequest { pages, ..*request }
@@ -142,9 +143,9 @@ impl ZoneResources {
 /// A pod's request for resources that the kubelet allocates by zone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct ZoneRequest {
-    /// Number of exclusive CPUs; 0 if the pod runs on the shared CPUs.
+    /// Number of exclusive CPUs; 0 if the pod runs on shared CPUs.
     pub(crate) cpus: u32,
-    /// Huge pages in MiB, rounded down, one entry for each size in [`PAGE_SIZES`].
+    /// Huge pages in MiB, rounded down, for each size in [`PAGE_SIZES`].
     pub(crate) pages: [u32; 2],
     /// True if the pod requests exclusive CPUs.
     pub(crate) is_pinned: bool,
@@ -153,9 +154,9 @@ pub(crate) struct ZoneRequest {
 }
 
 impl ZoneRequest {
-    /// Returns the sum of the requests of the pod's containers. Sidecars are ignored: on kubelets without sidecar
-    /// support, the other containers reuse a sidecar's resources, and the sum must not exceed the resources that the
-    /// pod really needs.
+    /// Returns the sum of the requests of the pod's containers, without sidecars. Kubelets without sidecar support let
+    /// the other containers reuse a sidecar's resources, and the sum must not exceed the resources that the pod really
+    /// needs.
     pub(crate) fn from_pod(pod: &Pod) -> Self {
         let is_guaranteed = pod.is_guaranteed();
         let (mut request, mut containers, mut bytes) = (Self::default(), 0_usize, [0_u64; 2]);

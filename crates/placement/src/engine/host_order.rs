@@ -1,28 +1,32 @@
-//! Order of the hosts by name. Of hosts with equal scores, the engine selects the first by name, so the result does not
-//! depend on the order in which the hosts joined the cluster: a dry run and a restarted controller select the same host.
+//! Order of the hosts by name. Among hosts with equal scores, the engine selects the first by name. The result
+//! therefore does not depend on the order in which the hosts joined the cluster: a dry run and a restarted controller
+//! select the same host.
 
 use crate::rules::HostId;
 
-/// The hosts by name. The rank of a host is its position in this order, counted from 0.
+/// The hosts, sorted by name. The rank of a host is its position in this order, counted from 0. The number of a host
+/// ([`HostId`]) is its position in the order in which hosts were added.
 #[derive(Debug, Default)]
 pub(crate) struct HostOrder {
-    /// Name of each host, by host number.
+    /// Name of each host, indexed by the host's number.
     names: Vec<Box<str>>,
-    /// Rank of each host, by host number. Shorter than `names` until the next [`Self::update`].
+    /// Rank of each host, indexed by the host's number. Hosts that were added after the last [`Self::update`] have no
+    /// entry.
     ranks: Vec<usize>,
     /// Number of the host at each rank.
     numbers: Vec<usize>,
 }
 
 impl HostOrder {
-    /// Adds the host with the next number; ignores a host that was added before.
+    /// Adds the host with the next number. A host that was added before is ignored.
     pub(crate) fn add(&mut self, host: HostId, name: &str) {
         if host.index() == self.names.len() {
             self.names.push(name.into());
         }
     }
 
-    /// Assigns ranks to the added hosts. Returns true if the rank of a host that already had a rank may have changed.
+    /// Assigns ranks to the hosts that were added. Returns true if the rank of a host that already had a rank may have
+    /// changed.
     pub(crate) fn update(&mut self) -> bool {
         let ranked_count = self.ranks.len();
         if ranked_count == self.names.len() {
@@ -43,17 +47,17 @@ impl HostOrder {
         !is_sorted && ranked_count > 0
     }
 
-    /// Returns the rank of a host; `None` if it has none yet.
+    /// Returns the rank of a host; `None` if it was added after the last [`Self::update`].
     pub(crate) fn rank(&self, host: HostId) -> Option<usize> {
         self.ranks.get(host.index()).copied()
     }
 
-    /// Returns the host at a rank.
+    /// Returns the host with a rank.
     pub(crate) fn host(&self, rank: usize) -> Option<HostId> {
         self.numbers.get(rank).map(|number| HostId::from_index(*number))
     }
 
-    /// Returns the numbers of all hosts with a rank, by name.
+    /// Returns the numbers of all hosts with a rank, in the order of their names.
     pub(crate) fn numbers(&self) -> impl Iterator<Item = usize> + '_ {
         self.numbers.iter().copied()
     }

@@ -18,13 +18,13 @@ pub(super) struct HostEntry {
     pub(super) report: ReportedHost,
     pub(super) class: Class,
     pub(super) state: HostState,
-    /// UIDs of the pods that are assumed on the host, in the order in which they were assumed. The kubelet receives
-    /// the pods in this order.
+    /// The pods that are assumed on the host, with their UIDs, in the order in which they were assumed. The kubelet
+    /// receives the pods in this order.
     pub(super) pods: BTreeMap<PodId, Arc<str>>,
 }
 
 impl HostEntry {
-    /// Returns the resources that this host's kubelet would allocate to a pod in the state `state`. Returns the
+    /// Returns the resources that this host's kubelet would allocate to a pod if its state were `state`. Returns the
     /// reason if the kubelet would reject the pod, or if the zones have too little memory for the guest.
     pub(super) fn evaluate_admission(
         &self,
@@ -40,7 +40,7 @@ impl HostEntry {
     }
 
     /// Returns the resources that the kubelet would allocate to a pod. Returns the reason if the kubelet would reject
-    /// the pod, if its decision is unpredictable, or if it would allocate CPUs that are in use.
+    /// the pod, if the kubelet's decision is unpredictable, or if the kubelet would allocate CPUs that are in use.
     pub(super) fn check_admission(
         &self,
         state: &HostState,
@@ -57,9 +57,9 @@ impl HostEntry {
 
 pub(super) const UNKNOWN_HOST_REASON: Reason = Reason::Rule(rules::Reason::HostNotFound);
 
-/// Admits a pod that runs on a host or will be bound to it, with the resources that the kubelet would allocate. If
-/// the kubelet would reject the pod, `state` is unchanged; `HostState::admit` would also account for the resources that a
-/// kubelet allocates to a rejected pod and releases again.
+/// Admits a pod that runs on a host or will be bound to it, with the resources that the kubelet would allocate. If the
+/// kubelet would reject the pod, `state` is unchanged. (`HostState::admit` would also account for the resources that a
+/// kubelet allocates to a rejected pod and then releases.)
 pub(super) fn accept_pod(state: &mut HostState, uid: &str, pod: &Pod) -> Result<(), Reason> {
     let admission = state.check_as(uid, pod).map_err(Reason::Kubelet)?;
     state.commit_admission(uid, pod, admission).map_err(Reason::Kubelet)

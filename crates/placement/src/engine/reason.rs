@@ -21,12 +21,13 @@ pub enum Reason {
     StaleReport(String),
     /// KSM on the host merges pages of VMs, which costs latency and opens a side channel between tenants.
     MergesPages,
-    /// The VM requests exclusive CPUs, but the kubelet runs all pods on shared CPUs, or its CPU policy is unknown.
+    /// The VM requests exclusive CPUs, but the kubelet's CPU Manager does not have the policy `static`, or its policy
+    /// is unknown.
     NoStaticCpuPolicy,
     /// The kubelet would reject the pod.
     Kubelet(Refusal),
-    /// The kubelet would admit the pod with CPUs that another pod uses: on hosts with unequal sockets or cores, the
-    /// kubelet calculates with average sizes (cpumanager/topology.go).
+    /// The kubelet would admit the pod, and allocate CPUs that another pod uses: on hosts whose sockets or cores have
+    /// different sizes, the kubelet calculates with average sizes (cpumanager/topology.go).
     CpusInUse,
     /// The agent's report lacks information on which the kubelet's decision depends.
     Unpredictable(MissingInformation),
@@ -58,8 +59,9 @@ impl Reason {
         }
     }
 
-    /// Returns a rank that determines which reason to report first: scheduling rules come before properties of the
-    /// host, and properties of the host come before resources that are merely in use.
+    /// Returns a rank: a host whose reason has a lower rank is closer to accepting the pod, so a remedy is suggested
+    /// for this host first. Ranks ascend from resources that are in use, over the placement of other pods and
+    /// properties of the host, to other scheduling rules and missing KVM.
     #[must_use]
     pub fn report_rank(&self) -> u8 {
         match self {

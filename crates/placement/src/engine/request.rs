@@ -1,4 +1,4 @@
-//! A pod's request for a host, with compiled rules.
+//! A pod that needs a host, with its compiled rules.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::vm_requirements::VmRequirements;
 use crate::rules::{PodFields, Rules};
 use berth_kubelet_admission::pod::Pod;
 
-/// A pod to be placed, with its compiled rules and its request class.
+/// A pod that needs a host, with its compiled rules and its request class.
 #[derive(Clone, Debug)]
 pub struct Request {
     pub(super) uid: Arc<str>,
@@ -22,7 +22,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// Returns the same request for a pod with another uid.
+    /// Returns an equal request for a pod with another UID.
     #[must_use]
     pub fn with_uid(&self, uid: &str) -> Self {
         Self { uid: uid.into(), ..self.clone() }
@@ -55,7 +55,7 @@ impl Request {
         containers.find_map(|container| container.requests.hugepages.keys().next().copied())
     }
 
-    /// Returns true if a kubelet treats both requests equally.
+    /// Returns true if a kubelet cannot distinguish the pods of both requests.
     pub fn is_equal_for_kubelet(&self, other: &Self) -> bool {
         std::ptr::eq(self.pod(), other.pod()) && self.vm_requirements == other.vm_requirements
     }
@@ -66,20 +66,20 @@ impl Request {
         self.class_key.is_control_plane()
     }
 
-    /// Returns true if the pod counts for the spread of control-plane VMs. As in spread constraints, a terminating pod
-    /// does not count, so that its replacement may be placed on the same host.
+    /// Returns true if the pod counts in [`SpreadIndex`](super::spread_index::SpreadIndex). As in topology spread
+    /// constraints, a terminating pod does not count, so that its replacement may be placed on the same host.
     pub(super) fn counts_for_spread(&self) -> bool {
         self.is_control_plane() && !self.rules.is_terminating()
     }
 
-    /// Returns the requirements of the pod's VM in addition to the requests of the pod's containers.
+    /// Returns the requirements of the pod's VM that the requests of the pod's containers do not show.
     #[must_use]
     pub fn vm_requirements(&self) -> &VmRequirements {
         &self.vm_requirements
     }
 }
 
-/// Returns true if a VM's pod has the role of a control plane.
+/// Returns true if the pod is that of a VM with the control plane role.
 pub(super) fn has_control_plane_role(pod: &PodFields<'_>) -> bool {
     let role = pod.labels.and_then(|labels| labels.get(ROLE_LABEL));
     role.is_some_and(|role| role == CONTROL_PLANE_ROLE)

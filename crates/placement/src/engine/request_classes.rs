@@ -14,7 +14,7 @@ use crate::rules::{ClusterState, HostId, HostRules, Rules};
 use berth_kubelet_admission::pod::{Container, Pod};
 
 /// Key of a request class: the requests of the containers, the rules that do not depend on other pods, the requirements
-/// of the VM, and whether it is a control-plane VM.
+/// of the VM, and whether the VM is a control-plane VM.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RequestClassKey {
     requests: ContainerRequests,
@@ -94,7 +94,7 @@ pub(crate) struct RequestClass {
     pub(crate) vm_requirements: VmRequirements,
     /// Score of each host, by rank ([`HostOrder`](super::host_order::HostOrder)).
     pub(crate) scores: ScoreIndex,
-    /// Score of each host, by host number, for the host's own properties, independent of pods and resources;
+    /// Score of each host for its own properties, without regard to pods and resources, indexed by the host's number;
     /// [`UNSUITABLE`] if the host is unsuitable for the class.
     pub(crate) base_scores: Vec<Score>,
     /// Number of the newest change ([`ChangeLog`]) that `scores` and `base_scores` include.
@@ -102,19 +102,20 @@ pub(crate) struct RequestClass {
     /// Generation of the [`SpreadIndex`](super::spread_index::SpreadIndex) that `scores` include; used only for classes
     /// of control-plane VMs.
     pub(crate) spread_generation: u64,
-    /// Index of the class's fit scores in `RequestClasses::fit_scores`.
+    /// Index in `RequestClasses::fit_scores` of the fit scores that the class uses.
     fit_index: usize,
-    /// Value of `RequestClasses::use_counter` when the class was last used.
+    /// Value that `RequestClasses::use_counter` had when the class was last used.
     last_used: u64,
 }
 
-/// Scores of hosts for the resources that containers with certain requests would leave free. All classes with equal
-/// requests share these scores, so that a change of a host is evaluated once for all these classes: hosts change far
-/// more often than a class is used again.
+/// Scores of hosts for the resources that would be left free after the placement of containers with certain requests.
+/// All classes with equal requests share these scores, so that a change of a host is evaluated once for all these
+/// classes: hosts change far more often than a class is used again.
 #[derive(Debug)]
 pub(crate) struct FitScores {
     requests: ContainerRequests,
-    /// Rules of the first request; the requested amounts are equal for all requests.
+    /// Rules of the first request that used these scores. Only the requested amounts are read, which are equal for all
+    /// requests.
     pub(crate) rules: Arc<Rules>,
     pub(crate) zone_request: ZoneRequest,
     /// Score of each host for the resources that would be left free; [`UNSUITABLE`] if the host has too few resources.
@@ -161,21 +162,21 @@ impl FitScores {
     }
 }
 
-/// The request classes that are stored, and their fit scores.
+/// The stored request classes, and their fit scores.
 #[derive(Debug, Default)]
 pub(crate) struct RequestClasses {
     classes: Vec<RequestClass>,
     indexes_by_key: HashMap<Arc<RequestClassKey>, usize>,
     fit_scores: Vec<FitScores>,
     indexes_by_requests: HashMap<ContainerRequests, usize>,
-    /// Indexes in `fit_scores` of the most recently used fit scores. They are updated at every change, while the
-    /// changed host is in the CPU's cache.
+    /// Indexes in `fit_scores` of the most recently used fit scores. These are updated at every change of a host, while
+    /// the changed host is in the CPU's cache.
     recent_fit_indexes: Vec<usize>,
     use_counter: u64,
 }
 
-/// Maximum number of classes; each costs four to six bytes per host. A further class evicts the least recently used
-/// class.
+/// Maximum number of classes, because each class needs four to six bytes per host. When the maximum is reached, a new
+/// class evicts the least recently used class.
 const MAX_CLASSES: usize = 1024;
 /// Maximum number of fit scores that [`RequestClasses::update_recent_fit_scores`] updates per change.
 const MAX_RECENT_FIT_SCORES: usize = 32;
@@ -221,8 +222,8 @@ impl RequestClasses {
         (at, key)
     }
 
-    /// Returns the index of the fit scores for these requests, and counts one more class that uses them. Replaces fit
-    /// scores that no class uses before adding an entry to `fit_scores`.
+    /// Returns the index of the fit scores for these requests, and increments their number of classes. If there are
+    /// none, reuses an entry of `fit_scores` that no class uses, or adds an entry.
     fn fit_scores_index(&mut self, requests: &ContainerRequests, rules: &Arc<Rules>) -> usize {
         if let Some(&at) = self.indexes_by_requests.get(requests) {
             self.fit_scores[at].class_count += 1;
@@ -248,7 +249,7 @@ impl RequestClasses {
         at
     }
 
-    /// Returns the class at `index` and its fit scores; `None` if the class at this index has another key.
+    /// Returns the class at `index` and its fit scores; `None` if another class was stored at this index meanwhile.
     pub(crate) fn get_mut(
         &mut self,
         index: usize,
@@ -277,8 +278,8 @@ impl RequestClasses {
         }
     }
 
-    /// Updates the score of the newest changed host in those recently used fit scores that already include all earlier
-    /// changes. All other fit scores are updated when they are used.
+    /// Updates the recently used fit scores for the host that changed last, but only fit scores that already include
+    /// all earlier changes. All other fit scores are updated when they are used.
     pub(crate) fn update_recent_fit_scores(
         &mut self,
         changes: &ChangeLog,

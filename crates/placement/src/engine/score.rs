@@ -18,15 +18,15 @@ use super::free_resources::{FreeAmount, FreeResources, ZoneRequest, ZoneResource
 use super::score_index::Score;
 use crate::rules::{HostPreference, PreferenceScore, PreferenceScores};
 
-/// Maximum points for the fraction that would be left free in the VM's zone.
+/// Maximum points for the fraction of resources that would be left free in the VM's zone.
 const LEFTOVER_WEIGHT: u32 = 600;
-/// Maximum points for CPUs and memory that would be left out of proportion.
+/// Maximum points if CPUs and memory would be left free out of proportion.
 const IMBALANCE_WEIGHT: u32 = 200;
-/// Points of a host that accepts VMs of several zones, for a VM that fits in one zone.
+/// Points of a host that accepts VMs of several zones if the VM fits in one zone.
 const MULTI_ZONE_PENALTY: u32 = 60;
 /// Points of a host whose class differs from the VM's class.
 pub(crate) const OTHER_CLASS_PENALTY: u32 = 300;
-/// Maximum points of a host that does not match preferred node affinity.
+/// Maximum points of a host that does not match the preferred node affinity.
 const NOT_PREFERRED_PENALTY: u32 = 400;
 /// Points for each taint `PreferNoSchedule` that the pod does not tolerate.
 const TAINT_PENALTY: u32 = 200;
@@ -34,7 +34,8 @@ const TAINT_PENALTY: u32 = 200;
 pub(crate) const NO_PAGE_MERGING_PENALTY: u32 = 150;
 /// Points for each pod by which the host's domain exceeds the permitted skew of a `ScheduleAnyway` constraint.
 const SKEW_PENALTY: i64 = 300;
-/// Maximum of the absolute value of the points for spread constraints, and of the points for affinity.
+/// Limit of the points for spread constraints, and of the points for affinity: each is between minus this value and
+/// this value.
 const MAX_POD_POINTS: i64 = 6_000;
 
 /// Returns the points for the resources that would be left free on a host; `None` if the request certainly does not
@@ -66,8 +67,8 @@ fn zone_points(zone: &ZoneResources, request: &ZoneRequest) -> u32 {
         + IMBALANCE_WEIGHT * cpus.abs_diff(memory) / FRACTION_SCALE
 }
 
-/// Returns the points of a host for pods without exclusive CPUs. A host with more free CPUs gets more penalty points,
-/// so that these pods are also packed onto few hosts.
+/// Returns the points of a host for pods without exclusive CPUs. The more CPUs are free, the more penalty points a host
+/// gets, so that these pods, too, are packed onto few hosts.
 fn shared_cpu_points(free: &FreeResources) -> u32 {
     let all = free.sum();
     LEFTOVER_WEIGHT * remaining_fraction(all.cpus, 0) / FRACTION_SCALE / 4
@@ -103,7 +104,7 @@ pub(crate) fn pod_preference_points(preference_score: &PreferenceScore) -> i64 {
         None => MAX_POD_POINTS,
         Some(skew) => skew.saturating_mul(SKEW_PENALTY).clamp(0, MAX_POD_POINTS),
     };
-    // An affinity weight of 100 counts as much as one pod of skew.
+    // An affinity weight of 100 counts as much as a skew of one pod.
     let affinity = preference_score
         .affinity
         .saturating_mul(SKEW_PENALTY / 100)
@@ -116,7 +117,7 @@ pub(crate) fn minimum_pod_points(preference_scores: &PreferenceScores<'_>) -> i6
     if preference_scores.has_only_spread() { 0 } else { -MAX_POD_POINTS }
 }
 
-/// Converts points to a score. Points above the largest score of a suitable host are reduced to this score.
+/// Converts points to a score, at most the largest score of a suitable host.
 pub(crate) fn score_from_points(points: u32) -> Score {
     Score::try_from(points).unwrap_or(Score::MAX).min(Score::MAX - 1)
 }

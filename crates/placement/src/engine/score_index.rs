@@ -1,7 +1,7 @@
-//! Scores of hosts for one request class, with an index to find the best hosts in order without a full scan.
+//! Scores of hosts for one request class, with an index that finds the best hosts in order without a full scan.
 //!
 //! Nine of ten requests equal the previous request, and a placement changes one host. Therefore each class stores the
-//! score of every host, recomputes only the scores of changed hosts, and finds the minimum through the minima of
+//! score of every host, recomputes only the scores of changed hosts, and finds the lowest score through the minima of
 //! blocks of hosts.
 
 use std::cmp::Reverse;
@@ -17,7 +17,8 @@ pub(crate) type Score = u16;
 /// Score of a host that cannot accept the request.
 pub(crate) const UNSUITABLE: Score = Score::MAX;
 
-/// Scores by host number. The engine numbers the hosts by rank ([`HostOrder`](super::host_order::HostOrder)).
+/// Scores of the hosts, indexed by number. The engine uses the rank of a host as its number here
+/// ([`HostOrder`](super::host_order::HostOrder)).
 #[derive(Debug, Default)]
 pub(crate) struct ScoreIndex {
     scores: Vec<Score>,
@@ -53,12 +54,12 @@ impl ScoreIndex {
         }
     }
 
-    /// Returns the score of a host; [`UNSUITABLE`] for an unknown host.
+    /// Returns the score of a host; [`UNSUITABLE`] for a host without a score.
     pub(crate) fn get(&self, host: usize) -> Score {
         self.scores.get(host).copied().unwrap_or(UNSUITABLE)
     }
 
-    /// Returns the host with the lowest score; of hosts with equal scores, the one with the lowest number.
+    /// Returns the host with the lowest score; if several hosts have this score, the host with the lowest number.
     pub(crate) fn best_host(&self) -> Option<(Score, usize)> {
         let (block, &score) = find_first_minimum(&self.superblock_minima)?;
         if score == UNSUITABLE {
@@ -82,21 +83,22 @@ impl ScoreIndex {
 /// Buffers that [`ScoreIndex::hosts_by_score`] reuses between calls.
 #[derive(Debug, Default)]
 pub(crate) struct SearchBuffers {
-    /// Hosts that were already returned; their score is [`UNSUITABLE`] until the iterator is dropped.
+    /// Hosts that the iterator has already returned, with their scores. In the index, their score is [`UNSUITABLE`]
+    /// until the iterator is dropped.
     returned_hosts: Vec<(Score, usize)>,
     heap: BinaryHeap<Reverse<(Score, u32, bool)>>,
 }
 
-/// Number of hosts that are found by repeated searches for the minimum. Further hosts come from a heap, because
-/// building the heap is expensive.
+/// Number of hosts that are found by repeated searches for the minimum. Building the heap is expensive, so only further
+/// hosts come from the heap.
 const MAX_REPEATED_SEARCHES: usize = 32;
 
 /// Iterator over the hosts by ascending score.
 #[derive(Debug)]
 pub(crate) struct HostsByScore<'a> {
     scores: &'a mut ScoreIndex,
-    /// The heap contains hosts (`true`), and blocks (`false`) with the number of their first host. A block sorts
-    /// before all its hosts, so it is replaced by its hosts before any of them is needed.
+    /// The heap in the buffers contains hosts (`true`), and blocks with the number of their first host (`false`). A
+    /// block sorts before all its hosts, so it is replaced by its hosts before any of these hosts is needed.
     buffers: &'a mut SearchBuffers,
     is_heap_built: bool,
 }
@@ -151,8 +153,8 @@ fn heap_entry(score: Score, number: usize, is_host: bool) -> Reverse<(Score, u32
     Reverse((score, u32::try_from(number).unwrap_or(u32::MAX), is_host))
 }
 
-/// Updates the minimum of the block that contains a changed value. Returns the previous minimum if the minimum has
-/// changed.
+/// Updates the minimum of the block that contains a changed value. Returns the previous minimum, or `None` if the
+/// minimum is unchanged.
 fn update_minimum(
     values: &[Score],
     minima: &mut [Score],

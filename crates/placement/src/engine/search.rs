@@ -1,4 +1,4 @@
-//! Search of the best host for a request: hosts are ordered by score and name, then checked against the rules that
+//! Search for the best host for a request: hosts are ordered by score and name, then checked against the rules that
 //! depend on other pods, then against the kubelet's admission.
 
 use std::cmp::Reverse;
@@ -17,15 +17,16 @@ use super::state::Engine;
 use crate::rules::HostId;
 use berth_kubelet_admission::Admission;
 
-/// Maximum number of hosts that are collected before the best of them is tried. Hosts are collected only if preferences
-/// that depend on other pods may change the order of the scores.
+/// Maximum number of hosts that are collected before the best of the collected hosts is tried. Hosts are collected only
+/// if preferences that depend on other pods may change the order of the scores.
 const MAX_COMPARED_HOSTS: usize = 64;
 
 /// Points and rank of a compared host.
 type ComparedHost = Reverse<(i64, usize)>;
 
 impl Engine {
-    /// Returns the best host for a pod, without assuming the pod on it; of equally good hosts, the first by name.
+    /// Returns the best host for a pod, without assuming the pod on the host. If several hosts are equally good,
+    /// returns the first by name.
     pub fn choose_host(
         &mut self,
         request: &Request,
@@ -47,7 +48,7 @@ impl Engine {
         }
         let (mut at, mut key) = (request.class_index, Arc::clone(&request.class_key));
         if classes.get_mut(at, &key).is_none() {
-            // The class was evicted because other classes were used more recently; create it again.
+            // The class was evicted, because other classes were used more recently: add it again.
             (at, key) = classes.find_or_insert(RequestClassKey::clone(&key), &request.rules);
         }
         let found = classes.get_mut(at, &key).and_then(|(class, fit)| {
@@ -60,8 +61,8 @@ impl Engine {
                 &mut scratch,
                 &mut refused,
             );
-            // The kubelets of these hosts would reject the pod, although their scores suggest otherwise. The hosts
-            // are excluded until they change.
+            // The kubelets of these hosts would reject the pod, although their scores suggest otherwise. The hosts are
+            // excluded until they change.
             for rank in refused {
                 class.scores.set(rank, UNSUITABLE);
             }
@@ -160,7 +161,7 @@ impl Engine {
         entry.evaluate_admission(&entry.state, request.uid(), request).ok()
     }
 
-    /// Updates the class's scores of all hosts that have changed since the class was last used.
+    /// Updates the scores of the class for all hosts that have changed since the class was last used.
     fn update_class_scores(&self, class: &mut RequestClass, fit: &mut FitScores) {
         self.update_fit_scores(fit);
         let spread = class.is_control_plane().then_some(&self.spread);
@@ -196,8 +197,8 @@ impl Engine {
         class.last_seen_change = self.change_log.last_number();
     }
 
-    /// Computes the scores of all hosts again from their stored base scores and resource scores. Unsuitable hosts
-    /// remain unsuitable, because only the points of the spread have changed.
+    /// Computes the scores of all hosts again from the stored base scores and resource scores, because the points for
+    /// the spread have changed. Unsuitable hosts remain unsuitable.
     fn update_spread_points(&self, class: &mut RequestClass, fit: &FitScores) {
         let score = |(rank, host)| match class.scores.get(rank) {
             UNSUITABLE => UNSUITABLE,
@@ -250,8 +251,8 @@ impl Engine {
     }
 }
 
-/// Returns the score of a host for a class, from the stored scores. `spread` is `None` unless the class is of
-/// control-plane VMs.
+/// Returns the score of a host for a class, computed from the stored scores. `spread` is `None` unless the class
+/// consists of control-plane VMs.
 fn host_score(
     class: &RequestClass,
     fit: &FitScores,

@@ -1,4 +1,4 @@
-//! Spread of control-plane VMs: the engine's updates of the [`SpreadIndex`].
+//! Spread of control-plane VMs over topology domains: how the engine updates the [`SpreadIndex`].
 
 use berth_api::ControlPlaneSpread;
 
@@ -22,8 +22,9 @@ impl Engine {
     }
 
     /// Updates the domain of a host after a change of its labels, its taints, or its report. A tainted host, such as a
-    /// lost or a dedicated host, gets no VMs. It does not count for the minimum: otherwise the minimum would stay 0,
-    /// many domains would reach the maximum of the points, and these domains would be indistinguishable.
+    /// lost or a dedicated host, gets no VMs, so its domain does not count for the minimum number of VMs. Otherwise the
+    /// minimum would stay 0, many domains would reach the maximum of the points, and these domains would be
+    /// indistinguishable.
     pub(super) fn update_spread_host(&mut self, host: HostId) {
         let Self { spread, cluster, host_entries, .. } = self;
         let entry = host_entries.get(host.index()).and_then(Option::as_ref);

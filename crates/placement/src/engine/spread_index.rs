@@ -1,9 +1,11 @@
-//! Index of the control-plane VMs of all tenants by topology domain, and the points of each host that spread these VMs.
+//! Index of the control-plane VMs of all tenants by topology domain, and the points that spread these VMs over the
+//! domains.
 //!
-//! A domain is a value of the label with the topology key. Every change costs the same, regardless of the number of
-//! hosts and VMs. The points of a host may change although the host itself does not: another host of the domain gets a
-//! VM, or the minimum over all domains changes. Then [`SpreadIndex::generation`] changes, and request classes compute
-//! their scores again. If each host is a domain, as by default, this occurs only when the minimum changes.
+//! A domain consists of the hosts with the same value of the label that is the topology key. Every change costs the
+//! same, regardless of the number of hosts and VMs. The points of a host may change although the host itself does not:
+//! another host of the domain gets a VM, or the minimum over all domains changes. Then [`SpreadIndex::generation`]
+//! changes, and request classes compute their scores again. If each host is a domain, as by default, this occurs only
+//! when the minimum changes.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -11,26 +13,27 @@ use berth_api::ControlPlaneSpread;
 
 use super::score_index::Score;
 
-/// Points for each VM by which a host's domain exceeds the minimum, for each unit of the configured weight.
+/// Points for each VM by which the number of VMs in a host's domain exceeds the minimum, for each unit of the
+/// configured weight.
 const POINTS_PER_WEIGHT: u32 = 10;
-/// Maximum of the points, and the points of a host without the label. All other points together are lower than
-/// `Score::MAX` minus this value.
+/// Maximum of the points for the spread, and the points of a host without the label. The value leaves room in a
+/// [`Score`]: all other points together are lower than `Score::MAX` minus this value.
 const MAX_POINTS: u32 = 50_000;
 
 /// Control-plane VMs of all tenants by topology domain.
 #[derive(Debug, Default)]
 pub struct SpreadIndex {
     config: ControlPlaneSpread,
-    /// Hosts by number.
+    /// Hosts, indexed by their number.
     hosts: Vec<SpreadHost>,
     domains: Vec<Domain>,
     numbers_by_name: HashMap<Box<str>, usize>,
-    /// Number of domains with schedulable hosts, by their number of VMs.
+    /// Number of domains with schedulable hosts, by the number of VMs in the domain.
     domains_by_vms: BTreeMap<u32, u32>,
     generation: u64,
 }
 
-/// A host: the number of its domain, and its VMs.
+/// A host: the number of its domain, the number of its VMs, and whether it can get further VMs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct SpreadHost {
     domain: Option<usize>,
@@ -51,9 +54,9 @@ struct Domain {
 pub struct SpreadDomain<'a> {
     /// Value of the label.
     pub name: &'a str,
-    /// Number of control-plane VMs on the hosts of the domain.
+    /// Number of control-plane VMs on all hosts of the domain.
     pub vms: u32,
-    /// Points of the hosts of the domain for the next control-plane VM.
+    /// Points that the hosts of the domain get for the next control-plane VM.
     pub points: u32,
 }
 
@@ -72,7 +75,7 @@ impl SpreadIndex {
         self.config.topology_key()
     }
 
-    /// Returns the points for each VM by which a domain exceeds the minimum; 0 if VMs are not spread.
+    /// Returns the points for each VM by which a domain exceeds the minimum number of VMs; 0 if VMs are not spread.
     #[must_use]
     pub fn points_per_vm(&self) -> u32 {
         self.config.weight().saturating_mul(POINTS_PER_WEIGHT)
@@ -90,7 +93,7 @@ impl SpreadIndex {
         self.hosts.iter().any(|host| host.vms > 0)
     }
 
-    /// Returns the domain of a host with this number; `None` if the host does not have the label.
+    /// Returns the domain of the host with this number; `None` if the host does not have the label.
     #[must_use]
     pub fn domain_of(&self, host: usize) -> Option<SpreadDomain<'_>> {
         let domain = self.domains.get(self.hosts.get(host)?.domain?)?;
@@ -113,13 +116,13 @@ impl SpreadIndex {
         if self.points_per_vm() == 0 { 0 } else { MAX_POINTS }
     }
 
-    /// Returns the points of a domain with `vms` VMs if the minimum is `minimum`.
+    /// Returns the points of a domain with `vms` VMs if the minimum of all domains is `minimum`.
     #[must_use]
     pub fn points_above(&self, vms: u32, minimum: u32) -> u32 {
         vms.saturating_sub(minimum).saturating_mul(self.points_per_vm()).min(MAX_POINTS)
     }
 
-    /// Returns the points of the host with this number for the next VM.
+    /// Returns the points that the host with this number gets for the next VM.
     pub(super) fn points(&self, host: usize) -> Score {
         let domain = self.hosts.get(host).and_then(|host| self.domains.get(host.domain?));
         let points = domain.map_or_else(
@@ -129,13 +132,13 @@ impl SpreadIndex {
         Score::try_from(points).unwrap_or(Score::MAX)
     }
 
-    /// Returns the generation: a number that changes if the points of hosts that did not change themselves may have
-    /// changed.
+    /// Returns the generation: a number that changes when the points of hosts may have changed although these hosts
+    /// have not changed.
     pub(super) const fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// Sets the configuration. `domain_name` returns the value of a host's label with a key.
+    /// Sets the configuration. `domain_name` returns the value that the label with the given key has on a host.
     pub(super) fn set_config<'a>(
         &mut self,
         config: &ControlPlaneSpread,
@@ -157,7 +160,7 @@ impl SpreadIndex {
         }
     }
 
-    /// Sets the domain of a host. A schedulable host can get further VMs.
+    /// Sets the domain of a host, and whether the host can get further VMs.
     pub(super) fn set_host(&mut self, host: usize, domain: Option<&str>, is_schedulable: bool) {
         let domain = domain.map(|name| self.domain_number(name));
         self.update_host(host, |slot| {
@@ -166,7 +169,7 @@ impl SpreadIndex {
         });
     }
 
-    /// Removes a host with its VMs.
+    /// Removes a host, together with its VMs.
     pub(super) fn remove_host(&mut self, host: usize) {
         self.update_host(host, |slot| *slot = SpreadHost::default());
     }
@@ -275,7 +278,8 @@ mod tests {
         assert_eq!(points(&index), [0; 4], "no spread");
     }
 
-    /// Points of all hosts, computed from scratch.
+    /// Returns the points of all hosts, computed from scratch. A host is a domain, a number of VMs, and whether it is
+    /// schedulable.
     fn scan_points(hosts: &[(Option<usize>, u32, bool)], weight: u32) -> Vec<Score> {
         let count = |domain: usize| -> u32 {
             hosts.iter().filter(|host| host.0 == Some(domain)).map(|host| host.1).sum()
@@ -331,7 +335,8 @@ mod tests {
                 }
                 let points: Vec<Score> = (0..6).map(|host| index.points(host)).collect();
                 prop_assert_eq!(&points, &scan_points(&hosts, weight));
-                // Classes update only the changed host unless the generation changes.
+                // If the generation is unchanged, classes update only the changed host, so the points of other hosts
+                // must be unchanged.
                 let is_other_changed = (0..6).any(|at| at != host && points[at] != before[at]);
                 prop_assert!(!is_other_changed || index.generation() != generation);
                 for domain in index.domains() {

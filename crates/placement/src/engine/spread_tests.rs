@@ -1,4 +1,4 @@
-//! Tests of the spread of control-plane VMs over hosts, with whole engines.
+//! Tests of the spread of control-plane VMs over hosts, each with a complete engine.
 
 use std::collections::BTreeMap;
 
@@ -98,7 +98,7 @@ fn control_planes_of_all_tenants_are_spread_evenly() {
     }
     let counts: Vec<_> = engine.control_plane_spread().domains().map(|one| one.vms).collect();
     assert_eq!(counts, [6, 6, 6]);
-    // The next VMs are placed on a new host until it has as many VMs as each other host.
+    // All further VMs are placed on an added host until it has as many VMs as each other host.
     engine.set_host(host("4", "z"), Class::Standard).unwrap();
     for number in 0..6 {
         assert_eq!(place(&mut engine, "g", &format!("cp-{number}"), "control-plane"), 3);
@@ -113,7 +113,7 @@ fn a_weight_of_zero_packs_control_planes() {
     for hosts in place_six_tenants(&mut engine) {
         assert_eq!(hosts, [0, 0, 0]);
     }
-    // The configuration takes effect immediately, for VMs that are placed afterwards.
+    // A new configuration takes effect immediately for further VMs.
     engine.set_control_plane_spread(&ControlPlaneSpread::default());
     assert_eq!(place(&mut engine, "g", "cp-1", "control-plane"), 1);
     assert_eq!(place(&mut engine, "g", "cp-2", "control-plane"), 2);
@@ -127,7 +127,7 @@ fn hosts_of_a_zone_count_together() {
     let names = ["cp-1", "cp-2", "cp-3", "cp-4", "cp-5", "cp-6"];
     let hosts = names.map(|name| place(&mut engine, "a", name, "control-plane"));
     assert_eq!(hosts, [0, 3, 0, 3, 0, 3]);
-    // No host has the label: nothing is spread.
+    // No host has the configured label, so VMs are not spread.
     engine.set_control_plane_spread(&spread_config("example.com/rack", 100));
     assert_eq!(place(&mut engine, "b", "cp-1", "control-plane"), 0);
     assert_eq!(place(&mut engine, "b", "cp-2", "control-plane"), 0);
@@ -172,7 +172,8 @@ fn hosts_with_taints_do_not_count_for_the_minimum() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// For each decision, a new engine is built from scratch, so it computes all scores without caches.
+    /// The chosen host must equal the choice of an engine that is built from scratch, and therefore uses no stored
+    /// scores.
     #[test]
     fn the_chosen_host_equals_that_of_a_new_engine(
         steps in prop::collection::vec((0_usize..12, any::<prop::sample::Index>()), 1..40),

@@ -19,7 +19,7 @@ use crate::inventory::ReportedHost;
 use crate::rules::{ClusterState, HostId, InvalidField, NodeFields, PodFields, PodId, Rules};
 use berth_kubelet_admission::{HostState, ReportedPod};
 
-/// A pod that is assumed to run on a host (the term of kube-scheduler's cache).
+/// A pod that is assumed to run on a host, as in kube-scheduler's cache.
 #[derive(Clone, Debug)]
 pub(super) struct AssumedPod {
     pub(super) host: HostId,
@@ -54,14 +54,15 @@ impl Engine {
         self.cluster.set_namespace(name, labels);
     }
 
-    /// Adds a host with the allocations of its kubelet, or updates it from a newer report.
+    /// Adds a host with the allocations of its kubelet, or updates the host from a newer report.
     ///
     /// Pods in the report get the reported resources. Assumed pods that are not in the report have not started yet:
-    /// they get the resources that the kubelet would allocate. Reported allocations that belong to no assumed pod
-    /// count as allocated: the kubelet releases a pod's CPUs only after its containers have ended, even if the pod
-    /// was deleted before.
+    /// they get the resources that the kubelet would allocate. Reported allocations that belong to no assumed pod count
+    /// as allocated: the kubelet releases a pod's CPUs only after its containers have ended, even if the pod was
+    /// deleted before.
     ///
     /// # Errors
+    ///
     /// Returns an error for a taint that the API server would have rejected.
     pub fn set_host(&mut self, report: ReportedHost, class: Class) -> Result<HostId, InvalidField> {
         let fields = report.node_fields();
@@ -74,8 +75,8 @@ impl Engine {
         let before = self.host_entries[id.index()].take();
         let pods = before.map(|entry| entry.pods).unwrap_or_default();
         let mut state = HostState::new(&report.admission);
-        // For an allocation on several zones, the report does not show the exact resources of each zone. Therefore
-        // allocations on one zone are restored first, and allocations on several zones get the remaining resources.
+        // If an allocation is spread over several zones, the report does not show the exact resources in each zone.
+        // Therefore allocations in one zone are restored first, and the other allocations get the remaining resources.
         let mut allocations: Vec<_> = report.allocations.iter().collect();
         allocations.sort_by_key(|allocation| allocation.zones.len());
         for allocation in allocations {
@@ -101,7 +102,7 @@ impl Engine {
         let Some(entry) = self.host_entry(host) else { return };
         let (mut report, class) = (entry.report.clone(), entry.class);
         report.allocations.retain(|allocation| !uids.iter().any(|uid| **uid == *allocation.uid));
-        // The API server has accepted the taints of the host before.
+        // The host was added with the same taints before, so they are valid.
         drop(self.set_host(report, class));
     }
 
@@ -140,7 +141,7 @@ impl Engine {
         pods
     }
 
-    /// Returns the host with this name, if its agent has reported.
+    /// Returns the host with this name; `None` unless its agent has reported.
     #[must_use]
     pub fn host(&self, name: &str) -> Option<HostId> {
         self.node(name).filter(|host| self.host_entry(*host).is_some())
@@ -164,7 +165,7 @@ impl Engine {
         Some(&self.host_entry(host)?.report)
     }
 
-    /// Returns the predicted allocations of a host's kubelet.
+    /// Returns the predicted state of a host's kubelet.
     #[must_use]
     pub fn kubelet_state(&self, host: HostId) -> Option<&HostState> {
         Some(&self.host_entry(host)?.state)
@@ -186,7 +187,8 @@ impl Engine {
     /// times.
     ///
     /// # Errors
-    /// Returns the invalid rule and the problem if the API server would have rejected the pod.
+    ///
+    /// Returns the invalid rule and the problem if the pod has a rule that the API server would have rejected.
     pub fn compile_request(
         &mut self,
         fields: &PodFields<'_>,
@@ -219,7 +221,7 @@ impl Engine {
             self.remove_pod(&request.uid);
         }
         let (host, admission) = self.choose_host_with_admission(request, candidates)?;
-        // The state has not changed since the check, so the admission is still valid.
+        // The engine's state has not changed since the admission was computed, so the admission is still valid.
         let entry = self.host_entries.get_mut(host.index()).and_then(Option::as_mut)?;
         entry.state.commit_admission(&request.uid, request.pod(), admission).ok()?;
         self.record_assumed_pod(request, host);
@@ -244,12 +246,13 @@ impl Engine {
     }
 
     /// Adds a pod that is already bound to a host, regardless of the rules. The pod gets the resources in the host's
-    /// report, or else the resources that the kubelet would allocate. Callers that add many pods must add the pods
-    /// that are listed in reports first, because these pods already have their resources. A report alone does not
-    /// suffice to add a pod, because it does not contain all requests of the pod.
+    /// report, or else the resources that the kubelet would allocate. Callers that add many pods must first add the
+    /// pods that reports list, because these pods already have their resources. A report alone does not suffice to add
+    /// a pod, because it does not contain all requests of the pod.
     ///
     /// # Errors
-    /// Returns the reason why the kubelet would reject the pod; the pod still counts in the host's totals.
+    ///
+    /// Returns the reason why the kubelet would reject the pod. The pod then still counts in the host's totals.
     pub fn add_bound_pod(&mut self, request: &Request, host: HostId) -> Result<(), Reason> {
         self.remove_pod(&request.uid);
         let Some(entry) = self.host_entries.get_mut(host.index()).and_then(Option::as_mut) else {
@@ -282,7 +285,7 @@ impl Engine {
     }
 
     /// Removes a pod; returns false if the pod was unknown. Resources that the host's report lists for the pod stay
-    /// allocated until a newer report.
+    /// allocated until a newer report no longer lists them.
     pub fn remove_pod(&mut self, uid: &str) -> bool {
         let Some(pod) = self.assumed_pods.remove(uid) else { return false };
         self.cluster.remove_pod(pod.pod_id);
@@ -303,14 +306,14 @@ impl Engine {
         pods.filter_map(|uid| Some(&self.assumed_pods.get(uid)?.request))
     }
 
-    /// Returns the Nodes that satisfy the rules that do not depend on other pods or on the kubelet, including Nodes
-    /// whose agents do not report.
+    /// Returns the Nodes that satisfy the pod's rules that depend neither on other pods nor on the kubelet, including
+    /// Nodes whose agents do not report.
     pub fn candidate_hosts(&self, request: &Request) -> impl Iterator<Item = HostId> + use<> {
         self.cluster.pod_filter(&request.rules).candidate_hosts()
     }
 
-    /// Returns the key of the request class. All requests with this key currently get the same result on each host.
-    /// Returns `None` if the result depends on other pods.
+    /// Returns the key of the request class if all requests with this key get the same result on each host; `None` if
+    /// the result for this request depends on other pods.
     #[must_use]
     pub fn class_key<'r>(&self, request: &'r Request) -> Option<&'r RequestClassKey> {
         (!self.cluster.pod_filter(&request.rules).depends_on_pods()).then_some(&*request.class_key)
@@ -322,7 +325,8 @@ impl Engine {
         self.change_log.last_number()
     }
 
-    /// Returns the hosts that have changed after change number `seen`; `None` if the log no longer has these changes.
+    /// Returns the hosts that have changed after change number `seen`; `None` if the log has dropped some of these
+    /// changes.
     pub fn hosts_changed_since(&self, seen: u64) -> Option<impl Iterator<Item = HostId> + '_> {
         Some(self.change_log.changes_after(seen)?.map(|change| HostId::from_index(change.host())))
     }

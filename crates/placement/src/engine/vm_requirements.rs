@@ -10,20 +10,20 @@ use crate::inventory::ReportedHost;
 use berth_kubelet_admission::pod::{Guest, Pod};
 use berth_kubelet_admission::{Admission, CpuPolicy, HostState};
 
-/// Requirements of a VM's pod for its host. Other pods have no such requirements.
+/// Requirements that a VM's pod has for its host. Pods that run no VM have no such requirements.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct VmRequirements {
-    /// True if the pod runs a VM. A host without KVM is then unsuitable, unless `is_emulated` is true.
+    /// True if the pod runs a VM. A host without KVM is unsuitable for a VM, unless `is_emulated` is true.
     pub is_vm: bool,
-    /// True if the VM runs without KVM.
+    /// True if QEMU emulates the VM's CPUs instead of using KVM.
     pub is_emulated: bool,
     /// True if the VM has exclusive CPUs. A host with a stale report, or without the CPU Manager policy `static`, is
-    /// then unsuitable.
+    /// unsuitable for such a VM.
     pub is_pinned: bool,
     /// Class of the VM, which affects the suitability and the points of hosts.
     pub class: Class,
-    /// Guest memory that KubeVirt splits evenly over the zones of the VM's CPUs (`guestMappingPassthrough`), and its
-    /// page size.
+    /// Guest memory that KubeVirt splits evenly over the zones of the VM's CPUs (`guestMappingPassthrough`), with its
+    /// page size; `None` if KubeVirt does not split the memory.
     pub numa_guest_memory: Option<NumaGuestMemory>,
 }
 
@@ -83,7 +83,7 @@ impl VmRequirements {
         if let Some(reason) = host.stale_reason.as_ref().filter(|_| self.is_pinned) {
             return Some(Reason::StaleReport(reason.clone()));
         }
-        // The kubelet would admit the pod, but on shared CPUs.
+        // The kubelet would admit the pod, but would run it on shared CPUs.
         if self.is_pinned && host.admission.kubelet().cpu_policy == CpuPolicy::None {
             return Some(Reason::NoStaticCpuPolicy);
         }
@@ -93,11 +93,11 @@ impl VmRequirements {
         None
     }
 
-    /// Returns the reason why the kubelet's admission of the pod is insufficient for KubeVirt: each zone of the VM's
-    /// CPUs must have enough free memory for its share of the guest's memory, which the kubelet does not check.
+    /// Returns the reason if KubeVirt could not start the VM although the kubelet would admit the pod: each zone of the
+    /// VM's CPUs must have enough free memory for its share of the guest's memory, which the kubelet does not check.
     /// `state_before` is the state of the host without the pod.
     ///
-    /// If the kubelet does not account for memory by zone, the guest's share is compared with the total memory of the
+    /// If the kubelet does not account for memory by zone, the share of a zone is compared with the total memory of the
     /// zone.
     pub(crate) fn insufficient_zone_memory(
         &self,
@@ -128,5 +128,5 @@ impl VmRequirements {
     }
 }
 
-/// Upper bound for the number of containers of a launcher pod.
+/// Upper bound for the number of containers of a launcher pod, far above the real number.
 const MAX_CONTAINERS: usize = 64;

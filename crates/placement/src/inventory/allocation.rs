@@ -15,36 +15,36 @@ use berth_kubelet_admission::{MemoryKind, ReportedContainer, ReportedDevices, Re
 pub struct Allocation {
     /// Field `metadata.uid`.
     pub uid: String,
-    /// Namespace and name of the pod, if the report has them.
+    /// Namespace and name of the pod; `None` if the report does not contain them.
     pub name: Option<String>,
     /// Exclusive CPUs of the pod's containers.
     pub cpus: CpuSet,
-    /// Zones of the pod's CPUs and memory.
+    /// Zones in which the pod has CPUs or memory.
     pub zones: Vec<u32>,
-    /// Bytes of huge pages, by page size.
+    /// Huge pages in bytes, by page size.
     pub hugepages: Vec<(PageSize, u64)>,
-    /// Bytes of memory that the Memory Manager guarantees to the pod, without huge pages.
+    /// Memory in bytes that the Memory Manager guarantees to the pod, without huge pages.
     pub memory: u64,
-    /// Number of devices, by resource name.
+    /// Number of devices, by the name of the resource.
     pub devices: Vec<(Arc<str>, u32)>,
-    /// Resources of each container with their zones; empty if the report has only the sums of the pod.
+    /// Resources of each container, with their zones; empty if the report has only the pod's sums.
     reported_containers: Vec<ReportedContainer>,
-    /// True if the pod's memory is on several zones and the report does not show how much is on each zone. Agents
-    /// that report only sums per pod write such reports.
+    /// True if the pod's memory is in several zones and the report does not show how much is in each zone. Agents that
+    /// report only the sums of a pod send such reports.
     pub has_unknown_zones: bool,
-    /// True if the pod has a control group; `None` if the report does not show it.
+    /// True if the pod has a control group; `None` if the report does not contain this information.
     pub has_control_group: Option<bool>,
 }
 
 impl Allocation {
-    /// Returns true if the pod does not use the allocation: its kubelet has not created the pod's control group yet, or
-    /// has removed the control group and released the exclusive CPUs after the pod ended.
+    /// Returns true if the pod does not use the allocation: the kubelet has not created the pod's control group yet, or
+    /// it has removed the control group after the pod ended, and has released the exclusive CPUs.
     #[must_use]
     pub fn is_unused(&self) -> bool {
         self.has_control_group == Some(false) && self.cpus.is_empty()
     }
 
-    /// Returns the requests of the pod that count in the Node's totals, as far as the report shows them.
+    /// Returns the requests of the pod that count in the Node's totals, as far as the report contains them.
     #[must_use]
     pub fn requests(&self) -> Resources {
         let devices = self.devices.iter();
@@ -56,8 +56,8 @@ impl Allocation {
         }
     }
 
-    /// Returns the resources of each container with their zones. If the report has only the sums of the pod, returns
-    /// them as one container.
+    /// Returns the resources of each container, with their zones. If the report has only the pod's sums, returns these
+    /// as one container.
     #[must_use]
     pub fn containers(&self) -> Cow<'_, [ReportedContainer]> {
         if self.reported_containers.is_empty() {
@@ -67,14 +67,14 @@ impl Allocation {
         }
     }
 
-    /// Converts the allocation to the form that [`berth_kubelet_admission`] restores. If the pod is known, its own
-    /// requests count in the Node's totals, because they are more accurate than the report.
+    /// Converts the allocation to the form in which [`berth_kubelet_admission`] restores it. If the pod is known, its
+    /// own requests count in the Node's totals, because they are more accurate than the report.
     pub fn to_restored(&self, pod: Option<&Pod>) -> ReportedPod {
         let requests = pod.map_or_else(|| self.requests(), Pod::requests);
         ReportedPod { containers: self.containers().into_owned(), requests }
     }
 
-    /// Returns the sums of the allocation as the resources of one container.
+    /// Returns the sums of the allocation as the resources of a single container.
     fn to_single_container(&self) -> ReportedContainer {
         let block = |kind, bytes: u64| (bytes > 0).then(|| (kind, self.zones.clone(), bytes));
         let pages =
@@ -93,7 +93,7 @@ impl Allocation {
     }
 }
 
-/// Reads the allocations in a report. An invalid allocation is added to `problems`, but its valid parts still count
+/// Reads the allocations in a report. An invalid allocation is added to `problems`, but its valid resources still count
 /// as allocated.
 pub(super) fn read_allocations(
     object: &str,
@@ -132,7 +132,7 @@ pub(super) fn read_allocations(
 }
 
 impl Allocation {
-    /// Adds the resources of another entry of the same pod.
+    /// Adds the resources of another entry for the same pod.
     fn add(&mut self, other: Self) {
         let mut containers = self.containers().into_owned();
         containers.extend(other.containers().into_owned());
@@ -154,8 +154,8 @@ impl Allocation {
     }
 }
 
-/// Sums the values of each key. The returned vector has no spare capacity, because a fleet needs one vector for each
-/// pod.
+/// Sums the values that have the same key. The returned vector has no spare capacity, because a fleet needs one vector
+/// for each pod.
 fn sum_by_key<K: Ord, N: Copy + Default>(
     numbers: impl IntoIterator<Item = (K, N)>,
     add: fn(N, N) -> N,
@@ -174,11 +174,11 @@ struct AllocationReader<'a> {
     status: &'a InfraNodeStatus,
     problems: &'a mut Vec<Problem>,
     online_cpus: CpuSet,
-    /// CPUs of the allocations that were read before.
+    /// CPUs of the allocations that have been read.
     allocated_cpus: CpuSet,
-    /// Names of resources, each stored once.
+    /// Names of resources. Each name is stored once and shared by the allocations.
     resource_names: BTreeSet<Arc<str>>,
-    /// Memory of all zones in bytes. A larger amount in an allocation is invalid.
+    /// Memory of all zones in bytes. An allocation with more memory is invalid.
     total_memory: u64,
 }
 
@@ -241,8 +241,8 @@ impl AllocationReader<'_> {
         new
     }
 
-    /// Returns the given CPUs without those that are in no zone and those that an earlier allocation contains.
-    /// Reports the removed CPUs as problems.
+    /// Returns `cpus` without the CPUs that are in no zone and without those of earlier allocations. Reports the
+    /// removed CPUs as problems.
     fn validate_cpus(&mut self, index: usize, mut cpus: CpuSet) -> CpuSet {
         let unknown_cpus = cpus.difference(&self.online_cpus);
         if !unknown_cpus.is_empty() {

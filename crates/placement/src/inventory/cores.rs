@@ -20,16 +20,16 @@ pub(super) fn zone_cores(
     let cache = |cpus: &[u32]| {
         let first = cpus.first()?;
         let number = zone.caches.iter().position(|cache| cache.contains(*first))?;
-        // The kubelet does not treat a cache that serves the whole zone as an uncore cache; it uses the socket's
-        // number as the cache's number instead.
+        // Only a zone with several caches has uncore caches. If one cache serves the whole zone, the kubelet uses the
+        // socket's number as the cache's number.
         (zone.caches.len() > 1).then(|| cache_number(status, zone_index, number))
     };
     let core = |cpus: Vec<u32>| CoreSpec { cache: cache(&cpus), cpus, socket };
     grouped.into_iter().map(core).collect()
 }
 
-/// Returns the host-wide number of a zone's cache. Caches are numbered zone by zone, in the order of the agent's
-/// list.
+/// Returns a number for a cache that is unique on the host. Caches are numbered zone by zone, in the order of the
+/// agent's list.
 fn cache_number(status: &InfraNodeStatus, zone_index: usize, cache_index: usize) -> u32 {
     let before: usize = status.zones.iter().take(zone_index).map(|other| other.caches.len()).sum();
     u32::try_from(before + cache_index).unwrap_or(u32::MAX)
@@ -51,9 +51,9 @@ fn reported_cores(zone: &Zone, cpus: &[u32]) -> Option<Vec<Vec<u32>>> {
     Some((0..cores).map(|core| threads.iter().map(|thread| thread[core]).collect()).collect())
 }
 
-/// Infers the CPUs of each core. Of the two usual numberings, chooses the numbering with which the kubelet's reserved
-/// and exclusive CPUs form more whole cores: with the option `full-pcpus-only`, the kubelet allocates only whole cores
-/// on hosts with sibling threads.
+/// Infers the CPUs of each core. Of the two usual numberings, chooses that with which the kubelet's reserved and
+/// exclusive CPUs form more whole cores: with the option `full-pcpus-only`, the kubelet allocates only whole cores on
+/// hosts with sibling threads.
 fn infer_cores(status: &InfraNodeStatus, zone: &Zone, cpus: &[u32]) -> Vec<Vec<u32>> {
     let one_core_per_cpu = |cpus: &[u32]| cpus.iter().map(|cpu| vec![*cpu]).collect();
     let threads = status.capabilities.cpu.threads_per_core.unwrap_or(1);
@@ -86,7 +86,7 @@ fn infer_cores(status: &InfraNodeStatus, zone: &Zone, cpus: &[u32]) -> Vec<Vec<u
     if is_adjacent { adjacent_siblings } else { split_siblings }
 }
 
-/// Returns the number of cores that have some, but not all, of their threads in the set.
+/// Returns the number of cores of which some threads, but not all, are in the set.
 fn partial_core_count(cores: &[Vec<u32>], set: &CpuSet) -> usize {
     let is_partial = |core: &&Vec<u32>| {
         let count = core.iter().filter(|cpu| set.contains(**cpu)).count();

@@ -8,19 +8,19 @@ use berth_api::{InfraNodeStatus, Problem};
 use berth_kubelet_admission::DevicePool;
 use berth_kubelet_admission::pod::Resources;
 
-/// Prefix of the resources of KubeVirt's own device plugins: `/dev/kvm` and similar devices have no zone.
+/// Prefix of the resources of KubeVirt's own device plugins. Their devices, such as `/dev/kvm`, belong to no zone.
 pub(super) const KUBEVIRT_PREFIX: &str = "devices.kubevirt.io/";
 
-/// Device pools for the prediction of admission, and the names of the resources whose zones are unknown.
+/// Devices for the prediction of admission, and the names of the resources whose zones are unknown.
 pub(super) struct DeviceInventory {
     pub(super) pools: Vec<DevicePool>,
     pub(super) resources_with_unknown_zones: BTreeSet<String>,
 }
 
 /// Reads the devices. The zones of a resource of the Node are unknown if the report does not list the resource, or if
-/// the numbers in the report and in the Node differ: a device plugin has registered or lost devices, and either the
-/// report or the Node is outdated. Resources that Berth or the bridge marker writes to the Node have no device plugin;
-/// they are recognised by their names.
+/// the Node has another number of devices than the report: a device plugin has registered or lost devices, and either
+/// the report or the Node is outdated. Resources that Berth or the bridge marker writes to the Node have no device
+/// plugin; they are recognized by their names.
 pub(super) fn read_devices(
     object: &str,
     status: &InfraNodeStatus,

@@ -23,13 +23,13 @@ use berth_kubelet_admission::{
 pub struct ReportedHost {
     /// `metadata.name` of the InfraNode and of the Node.
     pub name: String,
-    /// Labels of the Node; without a Node, the labels that the agent, the kubelet and KubeVirt would set.
+    /// Labels of the Node. If there is no Node, the labels that the agent, the kubelet and KubeVirt would set.
     pub labels: BTreeMap<String, String>,
     /// `spec.taints` of the Node.
     pub taints: Vec<v1::Taint>,
     /// `spec.unschedulable` of the Node.
     pub is_cordoned: bool,
-    /// `status.allocatable` of the Node; without a Node, the amounts that the kubelet would report.
+    /// `status.allocatable` of the Node. If there is no Node, the amounts that the kubelet would report.
     pub allocatable: Resources,
     /// Field `status.allocatable.pods`.
     pub pods_limit: u64,
@@ -39,9 +39,9 @@ pub struct ReportedHost {
     pub kvm_state: Option<KvmState>,
     /// True if KSM merges pages of different VMs on the host; `None` if unknown.
     pub is_ksm_enabled: Option<bool>,
-    /// Reason why the report is stale; `None` if the report is fresh.
+    /// Reason why the report is stale; `None` if it is not stale.
     pub stale_reason: Option<String>,
-    /// Resources that the kubelet has allocated, sorted by uid.
+    /// Resources that the kubelet has allocated to pods, sorted by the pods' UIDs.
     pub allocations: Vec<Allocation>,
     /// Resources of device plugins whose zones are unknown.
     pub devices_with_unknown_zones: BTreeSet<String>,
@@ -54,35 +54,36 @@ pub struct ReportedHost {
 pub struct ZoneCapacity {
     /// The kernel's number of the zone.
     pub id: u32,
-    /// CPUs of the zone.
+    /// All CPUs of the zone.
     pub cpus: CpuSet,
     /// Number of CPUs that the kubelet can allocate exclusively.
     pub pinnable_cpus: u32,
-    /// Bytes of memory, including huge pages.
+    /// Memory in bytes, including huge pages.
     pub memory: u64,
 }
 
-/// Information that is missing from the report and on which the kubelet's decision depends.
+/// Information that the report lacks although the kubelet's decision depends on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MissingInformation {
-    /// The zones of the memory of a pod; the value names the pod.
+    /// The zones in which a pod has memory. The value is the name of the pod.
     MemoryZones(String),
-    /// The zones of the devices of a resource; the value is the name of the resource.
+    /// The zones of the devices of a resource. The value is the name of the resource.
     DeviceZones(String),
 }
 
 /// The kubelet's default of `maxPods`.
 const DEFAULT_MAX_PODS: u64 = 110;
-/// Number of devices that KubeVirt's device plugin offers for `/dev/kvm` and similar files (`maxDevices` of
+/// Number of devices that KubeVirt's device plugins offer for each of `/dev/kvm` and similar files (`maxDevices` of
 /// virt-handler).
 const KUBEVIRT_DEVICE_COUNT: u64 = 1000;
 
 impl ReportedHost {
-    /// Reads a host from its InfraNode and, if there is one, its Node.
+    /// Reads a host from its InfraNode and, if it exists, its Node.
     ///
     /// # Errors
-    /// Returns the invalid field and the problem if no pod can be placed on the host. Smaller problems are added to
-    /// `problems`.
+    ///
+    /// Returns the invalid field and the problem if the problem makes the host unusable for all pods. Other problems
+    /// are added to `problems`.
     pub fn read(
         infra: &InfraNode,
         node: Option<&v1::Node>,
@@ -190,8 +191,8 @@ impl ReportedHost {
         }
     }
 
-    /// Returns the information that is missing from the report, if the kubelet's decision about the pod depends on
-    /// it.
+    /// Returns the information that is missing from the report and on which the kubelet's decision about the pod
+    /// depends; `None` if nothing is missing.
     #[must_use]
     pub fn missing_information(&self, pod: &Pod) -> Option<MissingInformation> {
         let kubelet = self.admission.kubelet();
@@ -222,7 +223,7 @@ impl ReportedHost {
     }
 }
 
-/// Reads a zone of the report. Returns the invalid field and the problem if the zone is invalid.
+/// Reads a zone of the report. Returns the invalid field and its problem if the zone is invalid.
 fn zone_spec(
     status: &InfraNodeStatus,
     zone: &Zone,
@@ -258,9 +259,9 @@ fn zone_spec(
     })
 }
 
-/// Returns the resources that the kubelet would offer to pods, for a host without a Node: all resources except
-/// reservations, with huge pages separate from memory. With a Memory Manager, `reservedMemory` of all zones adds up to the
-/// node's reservation; without one, only the node has a reservation.
+/// Returns the resources that the kubelet would offer to pods, for a host without a Node: all resources except the
+/// kubelet's reservations, with huge pages separate from memory. With a Memory Manager, the sum of `reservedMemory`
+/// over all zones is the Node's reservation. Without a Memory Manager, only the Node's reservation is configured.
 fn default_allocatable(
     spec: &HostSpec,
     kubelet: &admission::Kubelet,
@@ -289,8 +290,8 @@ fn default_allocatable(
     let reserved_memory = reserved_memory.max(reservation.unwrap_or_default().0);
     all.memory = all.memory.saturating_sub(reserved_memory);
     let kvm = &status.capabilities.kvm;
-    // Captured host data cannot show whether these devices exist. Therefore a device is left out only if the report
-    // lists it as missing or unusable.
+    // Files that were captured from a host cannot show whether these devices exist. Therefore a device is left out only
+    // if the report lists it as missing or unusable.
     let devices = [
         ("kvm", kvm.state.map(|state| state == KvmState::Ready)),
         ("tun", kvm.tun),
@@ -306,8 +307,7 @@ fn default_allocatable(
     all
 }
 
-/// Returns the names of the resources that the host's agent would write to the Node for the desired bridges of the
-/// host.
+/// Returns the names of the resources that the agent would write to the Node for the bridges in `spec`.
 fn bridge_resources(spec: &InfraNodeSpec) -> impl Iterator<Item = String> + '_ {
     let is_vlan_aware =
         |network: &&NetworkSpec| network.scenario == NetworkScenario::VlanAwareBridge;
@@ -326,9 +326,9 @@ fn bridge_resources(spec: &InfraNodeSpec) -> impl Iterator<Item = String> + '_ {
         .map(|bridge| format!("{}{bridge}", resource::BRIDGE_PREFIX))
 }
 
-/// Returns the uid of the Node that owns the InfraNode, if the current Node has another uid. In this case the Node was
-/// deleted and created again, and the report belongs to the deleted Node. The garbage collector deletes such an
-/// InfraNode.
+/// Returns the UID of the Node that owns the InfraNode, if the current Node has another UID; otherwise `None`. If the
+/// UIDs differ, the Node was deleted and created again, and the report belongs to the deleted Node. The garbage
+/// collector deletes such an InfraNode.
 fn owner_uid_mismatch(infra: &InfraNode, node: Option<&v1::Node>) -> Option<String> {
     let uid = node?.metadata.uid.as_ref()?;
     let owners = infra.metadata.owner_references.iter().flatten();
@@ -369,8 +369,8 @@ fn node_labels(
     all
 }
 
-/// Returns the reason why the report is stale; `None` if it is fresh. The controller sets the conditions to Unknown
-/// after the agent's Lease has expired.
+/// Returns the reason why the report is stale; `None` if it is not stale. A report is stale if the controller has set
+/// the conditions to Unknown, which it does after the agent's Lease has expired.
 fn stale_reason(infra: &InfraNode) -> Option<String> {
     let conditions = &infra.status.as_ref()?.conditions;
     let ready = conditions.iter().find(|condition| condition.type_ == "Ready")?;

@@ -9,8 +9,8 @@ use berth_kubelet_admission::{
     CpuOptions, CpuPolicy, HostSpec, Kubelet, KubeletVersion, ReservedMemory, TopologyOptions,
 };
 
-/// Reads all settings of the kubelet. If the kubelet reserves only an amount of CPU, the reserved CPUs are left out,
-/// because [`reserved_cpus`] must derive them from the Node.
+/// Reads all settings of the kubelet except reserved CPUs of which only the amount is configured: [`reserved_cpus`]
+/// must derive these CPUs from the Node.
 ///
 /// Options that do not affect admission and options that are not supported are added to `problems`; the host remains
 /// usable.
@@ -95,7 +95,7 @@ pub(super) fn read_settings(
     Ok(settings)
 }
 
-/// Parses options of the form `name`, which means `name=true`, or `name=value`.
+/// Parses options of the form `name=value`, or of the form `name`, which means `name=true`.
 fn parse_options(listed: &[String]) -> BTreeMap<String, String> {
     let pair = |option: &String| match option.split_once('=') {
         Some((name, value)) => (name.to_owned(), value.to_owned()),
@@ -105,8 +105,8 @@ fn parse_options(listed: &[String]) -> BTreeMap<String, String> {
 }
 
 /// Returns the CPUs that the kubelet reserves: the configured CPUs, or, if only an amount is configured
-/// (`kubeReserved`), the first CPUs, core by core. Their number is the difference between the number of the host's
-/// CPUs and the Node's allocatable CPUs, rounded up.
+/// (`kubeReserved`), the first CPUs, core by core. In the latter case, the number of reserved CPUs is the number of the
+/// host's CPUs minus the Node's allocatable CPUs, rounded up.
 pub(super) fn reserved_cpus(
     settings: &Kubelet,
     spec: &HostSpec,

@@ -1,4 +1,4 @@
-//! Hosts as their agents report them, with the resources that their kubelets have already allocated.
+//! Hosts as their agents report them, with the resources that the kubelets have already allocated.
 
 mod allocation;
 mod cores;

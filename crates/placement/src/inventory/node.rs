@@ -1,4 +1,4 @@
-//! Fields of a Node that its InfraNode lacks: the kubelet's version and the allocatable resources.
+//! Fields that are in a Node but not in its InfraNode: the kubelet's version and the allocatable resources.
 
 use berth_api::{PageSize, Problem, Quantity};
 use k8s_openapi::api::core::v1;
@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1;
 use berth_kubelet_admission::KubeletVersion;
 use berth_kubelet_admission::pod::Resources;
 
-/// Newest kubelet version whose rules are implemented. It is assumed if a kubelet's version is unknown.
+/// Newest kubelet version whose admission rules are implemented. They are also used if a kubelet's version is unknown.
 const NEWEST_KUBELET: KubeletVersion = KubeletVersion { major: 1, minor: 36 };
 
 /// Returns the kubelet's version from the Node.

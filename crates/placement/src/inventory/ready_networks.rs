@@ -1,5 +1,6 @@
-//! Tenant networks that are ready on a host, as resources: a VM whose tenant requires a ready network requests the
-//! resource of its network, so kube-scheduler's rule for resources excludes the other hosts.
+//! Tenant networks that are ready on a host, as resources. A VM whose tenant requires a ready network requests the
+//! resource of this network, so kube-scheduler's rule for resources excludes all hosts on which the network is not
+//! ready.
 //!
 //! A network is ready if the agent has reported for the current spec, and neither the network nor its VLAN has a fault.
 //! Only networks with `readyHostsOnly` have a resource, so that hosts with thousands of tenants need no more memory.
@@ -13,9 +14,9 @@ use berth_kubelet_admission::pod::Resources;
 /// of a bridge, so it never limits the number of VMs.
 const UNITS_PER_NETWORK: u64 = 100_000;
 
-/// Adds the resources of networks to the amounts of a host. `rules` are the amounts for kube-scheduler's rules.
-/// `kubelet` are the amounts for the prediction of the kubelet's admission, which does not depend on readiness: a VM
-/// whose network has a fault stays on its host.
+/// Adds the resources of tenant networks to the amounts of a host. `rules` contains the amounts for kube-scheduler's
+/// rules, and gets only networks that are ready. `kubelet` contains the amounts for the prediction of the kubelet's
+/// admission, and gets all networks: a VM whose network has a fault stays on its host.
 pub(super) fn add_resources(
     infra: &InfraNode,
     status: &InfraNodeStatus,
@@ -28,7 +29,7 @@ pub(super) fn add_resources(
         if is_ready(infra, status, network) {
             rules.extended.insert(name.clone(), UNITS_PER_NETWORK);
         } else {
-            // The status of a Node may contain a resource with any name.
+            // Another component may have written a resource with this name to the status of the Node.
             rules.extended.remove(&name);
         }
         kubelet.extended.insert(name, UNITS_PER_NETWORK);
@@ -36,13 +37,13 @@ pub(super) fn add_resources(
 }
 
 fn is_ready(infra: &InfraNode, status: &InfraNodeStatus, network: &TenantNetworkSpec) -> bool {
-    // The report covers the network only if it is for the current spec.
+    // An older report does not show whether the network works with the current spec.
     if status.observed_generation != infra.metadata.generation {
         return false;
     }
     let mut reported = status.networks.iter();
     let Some(host_network) = reported.find(|one| one.name == network.network) else { return false };
-    // The report lists only a limited number of the networks that are not ready, and counts the others.
+    // The report lists only a limited number of the networks that are not ready, and otherwise only counts them.
     let not_ready = u64::from(host_network.pending) + u64::from(host_network.failed);
     let named = u64::try_from(host_network.not_ready.len()).unwrap_or(u64::MAX);
     let mut faults = host_network.not_ready.iter();
@@ -51,8 +52,8 @@ fn is_ready(infra: &InfraNode, status: &InfraNodeStatus, network: &TenantNetwork
     !has_fault && !network.vlan.is_some_and(|vlan| receives_vlan_from_no_host(host_network, vlan))
 }
 
-/// Returns true if other hosts carry the VLAN, but this host receives it from none of them. If this host receives the
-/// VLAN from some hosts, the fault is at the switch port of another host.
+/// Returns true if other hosts carry the VLAN, but this host receives probes of the VLAN from none of them. If this
+/// host receives probes from some of them, the fault is at the switch port of another host.
 fn receives_vlan_from_no_host(network: &NetworkStatus, vlan: VlanId) -> bool {
     let contains = |vlans: Option<&VlanRanges>| vlans.is_some_and(|all| all.ids().contains(vlan));
     network.trunk.as_ref().is_some_and(|trunk| {
@@ -68,7 +69,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns the networks for the rules and for the kubelet, without the prefix, if the status has these fields.
+    /// Returns the names of the networks that are resources for the rules and for the kubelet, without the prefix, if
+    /// the agent reports the fields of `network`.
     fn resources(only: Value, generation: i64, network: Value) -> [Vec<String>; 2] {
         let mut reported =
             json!({"name": "trunk", "ready": 2, "pending": 0, "failed": 0, "notReady": []});

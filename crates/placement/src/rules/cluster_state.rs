@@ -18,19 +18,19 @@ use super::resource_fit::Amounts;
 use super::symbols::{LabelPair, Labels, NumberMap, Symbol, Symbols, index_pairs, to_index};
 use super::taints::Taint;
 
-/// Identifier of a host in a [`ClusterState`]. A host name keeps its identifier, even if the host is removed and added
+/// Identifier of a host in a [`ClusterState`]. A host keeps the identifier of its name, even if it is removed and added
 /// again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HostId(pub(super) u32);
 
 impl HostId {
-    /// Returns the identifier of the host name that was added as number `index`, counted from 0.
+    /// Returns the identifier of the host whose name was added as number `index`, counted from 0.
     #[must_use]
     pub fn from_index(index: usize) -> Self {
         Self(u32::try_from(index).unwrap_or(u32::MAX))
     }
 
-    /// Returns the number of the host in the order of addition, counted from 0.
+    /// Returns the number of the host in the order in which host names were added, counted from 0.
     #[must_use]
     pub const fn index(self) -> usize {
         self.0 as usize
@@ -40,20 +40,20 @@ impl HostId {
 /// Bugs of kube-scheduler that the evaluation of rules reproduces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SchedulerBugs {
-    /// If true, a term of a new pod whose `namespaceSelector` matches a namespace without labels (`NotIn`,
-    /// `DoesNotExist`) selects pods of all namespaces. kube-scheduler has this bug from 1.34 until its patch releases
-    /// of autumn 2026 (kubernetes issue 141526, fixed by pull request 141563).
+    /// True if a term of a new pod selects pods of all namespaces when its `namespaceSelector` matches a namespace
+    /// without labels, as with `NotIn` and `DoesNotExist`. kube-scheduler has this bug from 1.34 until its patch
+    /// releases of autumn 2026 (kubernetes issue 141526, fixed by pull request 141563).
     pub negative_namespace_selectors: bool,
 }
 
-/// Identifier of a pod on a host, valid until the pod is removed; identifiers are never reused.
+/// Identifier of a pod that is on a host. It is valid until the pod is removed, and is never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PodId(u64);
 
 /// The hosts and pods for which rules are evaluated.
 ///
 /// Compiled rules are never dropped, because further pods of the same template need them. Therefore callers should
-/// rebuild the state from the objects periodically, for instance once a day.
+/// periodically build a new state from the Nodes and pods, for instance once a day.
 #[derive(Debug)]
 pub struct ClusterState {
     pub(super) symbols: Symbols,
@@ -61,7 +61,8 @@ pub struct ClusterState {
     pub(super) groups: Groups,
     counters: Vec<(CounterKey, Counter)>,
     counter_numbers: NumberMap<CounterKey, u32>,
-    /// Sets of domains over which the counters of kind [`CounterKind::Spread`] compute their minimum.
+    /// For each combination of topology and eligibility rule, the domains over which counters of kind
+    /// [`CounterKind::Spread`] compute their minimum.
     pub(super) eligible_domains: Vec<EligibleDomains>,
     namespaces: HashMap<Symbol, Labels>,
     pub(super) no_labels: Labels,
@@ -70,7 +71,7 @@ pub struct ClusterState {
     next_pod_number: u64,
     pods_by_label: NumberMap<LabelPair, PodSet>,
     pub(super) compile_cache: CompileCache,
-    /// Version of the groups. It is incremented whenever the groups of existing pods may have changed.
+    /// Version of the groups, incremented whenever existing pods may have come to belong to other groups.
     groups_version: u64,
     pods_by_host: Vec<Vec<u64>>,
 }
@@ -94,7 +95,7 @@ impl ClusterState {
         Self::with_scheduler_bugs(SchedulerBugs::default())
     }
 
-    /// Creates an empty state that evaluates rules like a kube-scheduler with these bugs.
+    /// Creates an empty state that evaluates rules like a kube-scheduler with the bugs `scheduler_bugs`.
     #[must_use]
     pub fn with_scheduler_bugs(scheduler_bugs: SchedulerBugs) -> Self {
         Self {
@@ -116,7 +117,7 @@ impl ClusterState {
         }
     }
 
-    /// Sets the labels of a namespace. A namespace whose labels were not set has no labels.
+    /// Sets the labels of a namespace. A namespace has no labels until they are set.
     pub fn set_namespace(&mut self, name: &str, labels: &BTreeMap<String, String>) {
         let name = self.symbols.intern(name);
         let labels = Labels::intern(&mut self.symbols, labels);
@@ -143,9 +144,10 @@ impl ClusterState {
         self.namespaces.get(&name).unwrap_or(&self.no_labels)
     }
 
-    /// Adds or updates a host. The pods of an updated host remain on it.
+    /// Adds or updates a host. An updated host retains its pods.
     ///
     /// # Errors
+    ///
     /// Returns an error for a taint that the API server would have rejected.
     pub fn set_host(&mut self, fields: &NodeFields<'_>) -> Result<HostId, InvalidField> {
         let spec = FieldPath::root("spec");
@@ -169,7 +171,7 @@ impl ClusterState {
         if self.pods_by_host.len() <= to_index(number) {
             self.pods_by_host.resize_with(to_index(number) + 1, Vec::new);
         }
-        // A kubelet updates its Node every few minutes, but the fields of `host` rarely change.
+        // A kubelet updates its Node every few minutes, but the fields that the rules read rarely change.
         if self.hosts.get(number) != Some(&host) {
             self.replace_node_info(number, Some(host));
         }
@@ -213,8 +215,8 @@ impl ClusterState {
         }
     }
 
-    /// Returns the index in `self.eligible_domains` of the domains for a topology and an eligibility rule. Adds
-    /// missing domains, with the existing eligible hosts.
+    /// Returns the index in `self.eligible_domains` of the domains for a topology and an eligibility rule. If they are
+    /// missing, adds them and counts the existing eligible hosts.
     fn intern_eligible_domains(&mut self, topology: u32, eligibility_rule: u32) -> u32 {
         let is_match = |eligible_domains: &EligibleDomains| {
             eligible_domains.topology == topology
@@ -252,7 +254,7 @@ impl ClusterState {
         Some(self.symbols.name(value))
     }
 
-    /// Returns true if a host has a taint that excludes pods that do not tolerate it.
+    /// Returns true if a host has a `NoSchedule` or `NoExecute` taint.
     pub(crate) fn has_excluding_taint(&self, host: HostId) -> bool {
         let taints = self.hosts.get(host.0).map(|host| &host.taints);
         taints.is_some_and(|taints| taints.iter().any(|taint| taint.effect.excludes_pods()))
@@ -313,7 +315,7 @@ impl ClusterState {
         PodAttributes { namespace, namespace_labels, labels, is_terminating }
     }
 
-    /// Computes the counters of the groups to which a pod belongs.
+    /// Computes the counters of all groups to which a pod belongs.
     pub(super) fn compute_membership(
         &self,
         namespace: Symbol,
@@ -324,7 +326,7 @@ impl ClusterState {
         GroupMembership::compute(&self.groups, &self.symbols, member, self.groups_version)
     }
 
-    /// Returns the counters of the groups to which a pod belongs: the stored counters if they are current, otherwise
+    /// Returns the counters of all groups to which a pod belongs: the stored counters if they are up to date, otherwise
     /// newly computed counters.
     pub(super) fn membership<'a>(&self, rules: &'a Rules) -> Cow<'a, GroupMembership> {
         if rules.membership.groups_version == self.groups_version {
@@ -334,7 +336,8 @@ impl ClusterState {
         Cow::Owned(self.compute_membership(template.namespace, labels, *is_terminating))
     }
 
-    /// Adds `factor` times the pod's contribution to all counters that the pod affects.
+    /// Adds the pod's contribution, multiplied by `factor`, to all counters that the pod affects: 1 adds the pod, and
+    /// -1 removes it.
     fn update_counters(&mut self, rules: &Rules, host: u32, factor: i64) {
         let membership = self.membership(rules);
         let Self { hosts, counters, .. } = self;
@@ -359,7 +362,7 @@ impl ClusterState {
         self.groups.intern(group)
     }
 
-    /// Returns the number of a counter. A new counter is initialised with the existing pods.
+    /// Returns the number of a counter. A new counter is initialized with the existing pods.
     pub(super) fn intern_counter(&mut self, key: CounterKey) -> u32 {
         if let Some(known) = self.counter_numbers.get(&key) {
             return *known;
@@ -371,8 +374,8 @@ impl ClusterState {
             }
             _ => Counter::default(),
         };
-        // Counters of the other kinds count only pods whose rules have compiled the counter. If such a counter is
-        // new, no existing pod contributes to it, so it starts at zero.
+        // The other kinds of counters count only pods whose compiled rules refer to the counter. No existing pod refers
+        // to a new counter, so it starts at zero.
         if matches!(key.kind, CounterKind::GroupPods | CounterKind::Spread(_)) {
             self.recount(&key, &mut counter);
         }
@@ -400,7 +403,7 @@ impl ClusterState {
                 counter.add(self.hosts.domain(key.topology, pod.host), 1);
             }
         };
-        // The index avoids an iteration over all pods: a tenant's namespace may have thousands of pods, while the new
+        // The index avoids an iteration over all pods: a tenant's namespace may have thousands of pods, although a new
         // MachineDeployment has none.
         match group.index_key(|pair| self.pods_by_label.get(pair).map_or(0, PodSet::len)) {
             // A pod has at most one value for each label key, so each pod is visited at most once.

@@ -22,11 +22,12 @@ use super::symbols::{Labels, Symbol, Symbols};
 use super::taints::Tolerations;
 
 impl Rules {
-    /// Compiles a pod's rules. Parts that are equal for many pods, such as the selectors of a `MachineDeployment`,
-    /// are stored once.
+    /// Compiles a pod's rules. Parts that are equal for many pods, such as the selectors of a `MachineDeployment`, are
+    /// stored once.
     ///
     /// # Errors
-    /// Returns the invalid field and the problem if the API server would have rejected the pod.
+    ///
+    /// Returns the invalid field and its problem if the API server would have rejected the pod.
     pub fn compile(
         cluster: &mut ClusterState,
         fields: &PodFields<'_>,
@@ -89,7 +90,7 @@ impl CompiledTemplate {
             constraints.push(SpreadConstraint::read(symbols, &path.item(at), one, labels)?);
         }
 
-        // All parts are valid. `cluster` is changed only from here on.
+        // `cluster` is not changed before this line, because only now are all parts of the pod known to be valid.
         let tolerations = cluster.hosts.intern_tolerations(tolerations);
         let node_rule =
             (!rule.is_empty()).then(|| cluster.hosts.intern_node_rule(&cluster.symbols, rule));
@@ -118,12 +119,12 @@ impl CompiledTemplate {
     }
 }
 
-/// Terms of pod affinity and anti-affinity, each with the topology key of the term.
+/// Terms of a pod's affinity and anti-affinity to other pods, each with the term's topology key.
 #[derive(Default)]
 struct PodAffinityTerms {
     affinity: Vec<(AffinityTerm, Symbol)>,
     anti_affinity: Vec<(AffinityTerm, Symbol)>,
-    /// Preferred terms with topology keys and weights. The weights are positive for affinity and negative for
+    /// Preferred terms with their topology keys and weights. Weights are positive for affinity and negative for
     /// anti-affinity.
     preferred: Vec<(AffinityTerm, Symbol, i64)>,
 }
@@ -192,7 +193,7 @@ impl PodAffinityTerms {
     }
 
     fn intern(self, cluster: &mut ClusterState) -> CompiledAffinity {
-        /// Default of `hardPodAffinityWeight` in the scheduler's configuration.
+        /// kube-scheduler's default of `hardPodAffinityWeight`.
         const HARD_POD_AFFINITY_WEIGHT: i64 = 1;
         let counter =
             |cluster: &mut ClusterState, term: &AffinityTerm, key: Symbol, kind: CounterKind| {
@@ -222,8 +223,8 @@ impl PodAffinityTerms {
             preferred
                 .push((counter(cluster, &incoming_term, *key, CounterKind::GroupPods), *weight));
         }
-        // An existing pod counts for a term only if it matches all terms (interpodaffinity
-        // `podMatchesAllAffinityTerms`).
+        // An existing pod counts for a term of the required affinity only if it matches all these terms
+        // (interpodaffinity `podMatchesAllAffinityTerms`).
         let (terms, keys): (Vec<AffinityTerm>, Vec<Symbol>) = self.affinity.into_iter().unzip();
         let terms: Vec<AffinityTerm> =
             terms.iter().map(|term| term_for_incoming_pod(cluster, term).into_owned()).collect();
@@ -240,8 +241,9 @@ impl PodAffinityTerms {
     }
 }
 
-/// Returns the term as kube-scheduler evaluates it as a term of the incoming pod, which may differ from the written
-/// term because of `SchedulerBugs`. For terms of existing pods, kube-scheduler evaluates the written term.
+/// Returns the form in which kube-scheduler evaluates a term of the incoming pod. Because of
+/// [`SchedulerBugs`](super::cluster_state::SchedulerBugs), it may differ from the term in the pod's spec. Terms of
+/// existing pods are evaluated as in their spec.
 fn term_for_incoming_pod<'a>(
     cluster: &ClusterState,
     term: &'a AffinityTerm,
@@ -400,7 +402,7 @@ impl SpreadConstraint {
     }
 }
 
-/// Properties of the pod that affect the meaning of its spread constraints.
+/// Properties of the pod on which the meaning of its spread constraints depends.
 struct SpreadContext {
     namespace: Symbol,
     node_rule: Option<u32>,
@@ -408,7 +410,7 @@ struct SpreadContext {
 }
 
 impl SpreadContext {
-    /// Compiles all constraints of the pod that have the same `whenUnsatisfiable`.
+    /// Compiles the given constraints, which are all constraints of the pod with the same `whenUnsatisfiable`.
     fn compile_constraints(
         &self,
         cluster: &mut ClusterState,
@@ -418,8 +420,8 @@ impl SpreadContext {
         keys.sort_unstable();
         keys.dedup();
         let compiled = all.iter().map(|one| {
-            // An empty selector counts no pods, although the pod itself matches it (podtopologyspread
-            // `countPodsMatchSelector`).
+            // A constraint with an empty selector counts no pods, although the pod itself matches the selector
+            // (podtopologyspread `countPodsMatchSelector`).
             let matches_everything = one.selector.matches_everything();
             let term = AffinityTerm {
                 namespaces: [self.namespace].into(),

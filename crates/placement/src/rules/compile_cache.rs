@@ -1,5 +1,5 @@
-//! Cache of compiled templates and containers. Nine of ten pods have the same source as the previous pod, because
-//! they are created from the same template.
+//! Cache of compiled templates and of the requests of containers. Nine of ten pods have the same source as the previous
+//! pod, because they are created from the same template.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -12,10 +12,10 @@ use super::object_fields::PodFields;
 use super::resource_fit::Amounts;
 use berth_kubelet_admission::pod::{Container, Pod};
 
-/// Number of slots of a cache. A new entry replaces the previous entry of its slot, so that the memory is bounded.
+/// Number of slots of a cache. A new entry replaces the previous entry in its slot, which bounds the memory.
 const SLOT_COUNT: usize = 4096;
 
-/// Entries in slots that are selected by the hash of the entry's source.
+/// Cache in which the hash of an entry's source selects the entry's slot.
 #[derive(Debug)]
 struct SlotCache<T> {
     slots: Vec<Option<(u64, T)>>,
@@ -57,7 +57,7 @@ struct TemplateSource {
     spread: Vec<TopologySpreadConstraint>,
 }
 
-/// Cached templates and cached containers with requests.
+/// Cached compiled templates, and cached requests of containers.
 #[derive(Debug, Default)]
 pub(super) struct CompileCache {
     templates: SlotCache<(TemplateSource, Arc<CompiledTemplate>)>,
@@ -87,8 +87,8 @@ impl CompileCache {
         }
     }
 
-    /// Returns the containers of a pod with the amounts that the scheduler counts. `amounts` computes the amounts if
-    /// the containers are not cached.
+    /// Returns the containers of a pod, with the amounts that the scheduler counts for them. `amounts` is called to
+    /// compute these amounts if they are not cached.
     pub(super) fn find_or_compute_requests(
         &mut self,
         pod: &Pod,
@@ -162,8 +162,8 @@ fn uses_own_labels(fields: &PodFields<'_>) -> bool {
         || terms.any(|term| term.match_label_keys.is_some() || term.mismatch_label_keys.is_some())
 }
 
-/// Returns a hash of those parts of the source that distinguish most templates. All parts are compared for equality
-/// afterwards.
+/// Returns a hash of the parts of the source that distinguish most templates. Entries with equal hashes are then
+/// compared completely.
 fn hash_rules(fields: &PodFields<'_>) -> u64 {
     let mut hasher = DefaultHasher::new();
     fields.namespace.hash(&mut hasher);

@@ -1,4 +1,4 @@
-//! Compiled rules of a pod: numbers that identify entries of the `ClusterState` that compiled the rules.
+//! Compiled rules of a pod. They consist of numbers that identify entries of a `ClusterState`.
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use super::selector::Selector;
 use super::symbols::{Labels, Symbol};
 use berth_kubelet_admission::pod::Pod;
 
-/// Compiled rules of a pod: numbers that identify entries of the `ClusterState` that compiled the rules. The rules must not
-/// be used with another `ClusterState`.
+/// Compiled rules of a pod. They consist of numbers that identify entries of the `ClusterState` that compiled them, and
+/// must not be used with another `ClusterState`.
 #[derive(Debug)]
 pub struct Rules {
     pub(super) labels: Labels,
@@ -25,25 +25,25 @@ pub struct Rules {
 #[derive(Debug)]
 pub(super) struct CompiledTemplate {
     pub(super) namespace: Symbol,
-    /// Number of the rule for `nodeSelector` and required node affinity, if the pod has any.
+    /// Number of the rule for `nodeSelector` and required node affinity; `None` if the pod has neither.
     pub(super) node_rule: Option<u32>,
     pub(super) preference: Option<u32>,
     pub(super) tolerations: u32,
     pub(super) tolerates_unschedulable: bool,
-    /// Number of the group of pods that match all terms of the required affinity, and for each term the number of the
-    /// counter of this group in the term's topology.
+    /// For the required affinity, the number of the group of pods that match all terms, and for each term the number of
+    /// the counter that counts this group by the term's topology. `None` if the pod has no required affinity.
     pub(super) affinity: Option<(u32, Box<[u32]>)>,
-    /// Numbers of the counters of the pods that match the terms of the required anti-affinity.
+    /// Numbers of the counters that count the pods that match the terms of the required anti-affinity.
     pub(super) anti_affinity: Box<[u32]>,
     /// `DoNotSchedule` constraints, each with its label selector.
     pub(super) hard_spread: Box<[(CompiledSpread, Selector)]>,
     /// `ScheduleAnyway` constraints.
     pub(super) soft_spread: Box<[CompiledSpread]>,
-    /// Numbers of the counters of the pods that match the preferred affinity and anti-affinity terms, with the
-    /// weights of the terms.
+    /// Numbers of the counters that count the pods that match the preferred affinity and anti-affinity terms, each with
+    /// the weight of its term.
     pub(super) preferred_affinity: Box<[(u32, i64)]>,
-    /// Numbers of the counters that the pod increases on its host, each with the amount. These counters affect the
-    /// placement of later pods.
+    /// Numbers of the counters that the pod increases on its host, each with the amount of the increase. These counters
+    /// affect the placement of later pods.
     pub(super) counter_contributions: Box<[(u32, i64)]>,
 }
 

@@ -1,19 +1,20 @@
-//! Counters by topology domain, updated for one pod at a time.
+//! Counters by topology domain, which are updated when a pod is added or removed.
 
 use std::collections::{BTreeMap, HashMap};
 
 use super::symbols::{NumberMap, Symbol, to_index};
 
-/// Value for a host that is in no domain, because the host lacks the label with the topology key.
+/// Value for a host that is in no domain, because it lacks the label that is the topology key.
 pub(super) const NO_DOMAIN: u32 = u32::MAX;
 
-/// The topology domains of hosts for one topology key. Hosts with the same value of the label are in the same domain.
+/// The domains of hosts for one topology key. Hosts with the same value of the label with this key are in the same
+/// domain.
 #[derive(Debug)]
 pub(super) struct Topology {
     pub(super) key: Symbol,
     domain_numbers: HashMap<Symbol, u32>,
     domain_values: Vec<Symbol>,
-    /// Number of each host's domain, by host number.
+    /// Number of each host's domain, indexed by the host's number.
     host_domains: Vec<u32>,
 }
 
@@ -53,7 +54,7 @@ impl Topology {
     }
 }
 
-/// Identifies a counter: which pods or weights it counts, and by which topology.
+/// Identifies a counter by what it counts and by the topology whose domains it distinguishes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct CounterKey {
     pub(super) group: u32,
@@ -61,17 +62,17 @@ pub(super) struct CounterKey {
     pub(super) kind: CounterKind,
 }
 
-/// Kind of a counter: the pods or weights that it counts.
+/// What a counter counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum CounterKind {
-    /// Number of pods in the group.
+    /// Pods in the group.
     GroupPods,
-    /// Number of pods in the group on hosts that the eligibility rule with this number includes. The counter also
+    /// Pods in the group that are on hosts which the eligibility rule with this number includes. The counter also
     /// provides the minimum over all domains with such hosts.
     Spread(u32),
-    /// Number of pods with a required anti-affinity to the group.
+    /// Pods with a required anti-affinity to the group.
     ExistingAntiAffinity,
-    /// Sum of the weights of the terms of pods that select the group: preferred affinity (positive), preferred
+    /// Weights of the pods' terms that select the group: the sum over preferred affinity (positive), preferred
     /// anti-affinity (negative), and required affinity (`hardPodAffinityWeight`).
     AffinityWeights,
 }
@@ -83,11 +84,11 @@ pub(super) struct Counter {
     counts_by_domain: NumberMap<u32, i64>,
     /// Sum over all domains.
     pub(super) total: i64,
-    /// Histogram of the counts; `None` for counters without a minimum.
+    /// Number of domains by their count; `None` for counters without a minimum.
     histogram: Option<CountHistogram>,
 }
 
-/// Number of domains for each count. Domains with a count of zero are not included.
+/// Number of domains for each count, without domains whose count is zero.
 #[derive(Debug)]
 struct CountHistogram {
     domains_by_count: BTreeMap<i64, u32>,
@@ -96,8 +97,8 @@ struct CountHistogram {
 }
 
 impl Counter {
-    /// Creates a counter with a minimum over the domains of the [`EligibleDomains`] with this index. Callers add only
-    /// pods on eligible hosts.
+    /// Creates a counter that also computes the minimum over the domains of the [`EligibleDomains`] with this index.
+    /// Callers must add only pods on eligible hosts.
     pub(super) fn with_histogram(eligible_domains: u32) -> Self {
         let histogram = CountHistogram { domains_by_count: BTreeMap::new(), eligible_domains };
         Self { histogram: Some(histogram), ..Self::default() }
@@ -162,8 +163,8 @@ impl CountHistogram {
     }
 }
 
-/// The domains of one topology that have eligible hosts. All constraints with the same topology and the same
-/// eligibility rule share the value.
+/// The domains of one topology that have eligible hosts. Constraints with the same topology and the same eligibility
+/// rule share one value.
 #[derive(Debug)]
 pub(super) struct EligibleDomains {
     pub(super) topology: u32,

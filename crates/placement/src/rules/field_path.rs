@@ -1,5 +1,5 @@
-//! Rules that the API server would have rejected. Such a rule causes an error that names the field; it is never
-//! treated as a rule that matches everything.
+//! Errors for rules that the API server would have rejected. Such a rule causes an error that names the field, and is
+//! never treated as a rule that matches everything.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ pub struct InvalidField {
     pub problem: String,
 }
 
-/// Path of a field in an object. The path is formatted only for an error, because rules are compiled very often.
+/// Path of a field in an object. It is formatted only when an error occurs, because rules are compiled very often.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FieldPath<'a> {
     parent: Option<&'a Self>,
@@ -84,8 +84,8 @@ pub fn is_label_key(key: &str) -> bool {
     is_prefix_valid && !name.is_empty() && is_label_value(name)
 }
 
-/// Checks that a label value is empty, or has at most 63 letters, digits and `-_.`, with an alphanumeric character at
-/// both ends.
+/// Checks that a label value is empty, or has at most 63 letters, digits, `-`, `_` and `.`, and begins and ends with a
+/// letter or digit.
 pub(super) fn validate_label_value(path: &FieldPath<'_>, value: &str) -> Result<(), InvalidField> {
     if is_label_value(value) {
         Ok(())

@@ -1,5 +1,5 @@
-//! Filter of hosts for one pod. All data that do not depend on the host are looked up once, so that the check of a
-//! host needs only a few memory accesses.
+//! Filter of hosts for one pod. All data that do not depend on the host are looked up once, so that the check of a host
+//! needs only a few memory accesses.
 
 use super::cluster_state::{ClusterState, HostId};
 use super::compiled::{CompiledSpread, Rules};
@@ -18,14 +18,15 @@ pub struct PodFilter<'a> {
     node_rule_hosts: Option<&'a HostSet>,
     tolerated_hosts: Option<&'a HostSet>,
     affinity: Vec<DomainCounter<'a>>,
-    /// True if the pod may be the first pod of the group that its required affinity selects.
+    /// True if no pod of the group that the required affinity selects exists yet, and the pod itself belongs to this
+    /// group.
     may_start_group: bool,
     anti_affinity: Vec<DomainCounter<'a>>,
     existing_anti_affinity: Vec<DomainCounter<'a>>,
     spread: Vec<SpreadCheck<'a>>,
 }
 
-/// A counter and the topology that defines its domains.
+/// A counter, with the topology whose domains it distinguishes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DomainCounter<'a> {
     pub(super) topology: &'a Topology,
@@ -33,7 +34,7 @@ pub(super) struct DomainCounter<'a> {
     counter_key: &'a CounterKey,
 }
 
-/// A spread constraint, and the current minimum count over its domains.
+/// A spread constraint, with the current minimum count over the constraint's domains.
 #[derive(Clone, Copy, Debug)]
 struct SpreadCheck<'a> {
     domain_counter: DomainCounter<'a>,
@@ -115,7 +116,7 @@ impl<'a> PodFilter<'a> {
         let (mut affinity, mut starts_group) = (Vec::new(), false);
         if let Some((group, counters)) = &rules.template.affinity {
             affinity = counters.iter().filter_map(lookup).collect();
-            // The first pod of a group that has an affinity to itself does not need another pod
+            // If a pod has an affinity to its own group, the first pod of the group needs no other pod
             // (`satisfyPodAffinity`).
             starts_group = affinity.iter().all(|near| near.counter.total == 0)
                 && cluster
@@ -167,7 +168,7 @@ impl<'a> PodFilter<'a> {
     }
 
     /// Returns the hosts that match the pod's node selector, node affinity and tolerations, in the order in which the
-    /// hosts were first added. The pod cannot be placed on any other host.
+    /// hosts were first added. All other hosts are excluded.
     pub fn candidate_hosts(&self) -> impl Iterator<Item = HostId> + use<> {
         let mut hosts = self.node_rule_hosts.unwrap_or(&self.cluster.hosts.existing_hosts).clone();
         if let Some(tolerated) = self.tolerated_hosts {
@@ -210,7 +211,8 @@ impl<'a> PodFilter<'a> {
         self.cluster.has_sufficient_resources(self.rules, host)
     }
 
-    /// Like [`Self::allows`], but without the check of resources, for callers that account for resources themselves.
+    /// Returns the result of [`Self::allows`] without the check of resources, for callers that account for resources
+    /// themselves.
     #[must_use]
     pub fn allows_except_resources(&self, host: HostId) -> bool {
         self.allows_by_host(host) && self.allows_by_pods(host)
@@ -229,10 +231,11 @@ impl<'a> PodFilter<'a> {
             && !self.existing_anti_affinity.iter().any(has_pods_in_domain)
     }
 
-    /// Returns the reasons why the pod may not be placed on the host; empty if it may be placed on the host.
+    /// Returns the reasons why the pod may not be placed on the host; empty if it may.
     ///
     /// As in kube-scheduler, the rules are evaluated in the order of the default plugins, and only the reason of the
-    /// first plugin that excludes the host is returned. If resources are insufficient, all of them are returned.
+    /// first plugin that excludes the host is returned. If resources are insufficient, there is a reason for each of
+    /// these resources.
     #[must_use]
     pub fn reasons(&self, host: HostId) -> Vec<Reason> {
         let Some(node) = self.cluster.hosts.get(host.0) else { return vec![Reason::HostNotFound] };

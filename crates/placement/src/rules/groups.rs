@@ -9,12 +9,12 @@ use super::symbols::{
     index_pairs,
 };
 
-/// Selects pods in these namespaces with these labels (kube-scheduler `framework.AffinityTerm`).
+/// Selects pods by their namespaces and labels (kube-scheduler `framework.AffinityTerm`).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct AffinityTerm {
     /// Names of the namespaces, sorted.
     pub(super) namespaces: Box<[Symbol]>,
-    /// Label selector of further namespaces.
+    /// Label selector for namespaces in addition to `namespaces`.
     pub(super) namespace_selector: Selector,
     pub(super) selector: Selector,
 }
@@ -56,8 +56,8 @@ impl PodGroupSelector {
             })
     }
 
-    /// Returns the key by which to index the group: if possible, a key with few label pairs that few other entries
-    /// share. `usage_count` returns the number of entries that share a pair.
+    /// Returns the key by which to index the group. If possible, it consists of few label pairs that occur in few other
+    /// index keys. `usage_count` returns the number of index entries with a pair.
     pub(super) fn index_key(&self, usage_count: impl Fn(&LabelPair) -> usize) -> IndexKey {
         let mut best: Option<(usize, Vec<LabelPair>)> = None;
         let mut key = None;
@@ -106,7 +106,7 @@ impl PodGroupSelector {
 /// Numbers of the counters that refer to a group.
 #[derive(Clone, Debug, Default)]
 pub(super) struct GroupCounters {
-    /// Numbers of the counters that count the group's pods.
+    /// Numbers of the counters that count the pods of the group.
     pub(super) members: Vec<u32>,
     /// Numbers of the counters that count the pods with a required anti-affinity to the group.
     pub(super) existing_anti_affinity: Vec<u32>,
@@ -119,19 +119,19 @@ pub(super) struct GroupCounters {
 #[derive(Debug)]
 pub(super) struct Groups {
     interner: Interner<PodGroupSelector, GroupCounters>,
-    /// Numbers of the groups that are indexed by label pairs, by pair. Every pod of such a group has one of the
-    /// group's pairs.
+    /// Numbers of the groups that are indexed by label pairs, for each pair. Every pod of such a group has at least one
+    /// of the group's pairs.
     by_pair: NumberMap<LabelPair, Vec<u32>>,
-    /// Numbers of the groups that are indexed by a label key, by key. Every pod of such a group has a label with this
-    /// key.
+    /// Numbers of the groups that are indexed by a label key, for each key. Every pod of such a group has a label with
+    /// this key.
     by_key: NumberMap<Symbol, Vec<u32>>,
-    /// Numbers of the groups that have only negative requirements, and thus no index key.
+    /// Numbers of the groups without an index key, because they have only negative requirements.
     unindexed_groups: Vec<u32>,
 }
 
-/// A property that all pods of a group have, by which the group can be indexed.
+/// A property that all pods of a group have and by which the group can be indexed.
 pub(super) enum IndexKey {
-    /// Every pod of the group has one of these pairs.
+    /// Every pod of the group has at least one of these pairs.
     LabelPairs(Vec<LabelPair>),
     LabelKey(Symbol),
     Unindexed,
@@ -158,8 +158,8 @@ impl Groups {
     }
 
     pub(super) fn intern(&mut self, group: PodGroupSelector) -> u32 {
-        // Hundreds of groups may select `kubevirt.io=virt-launcher` in addition to the label that distinguishes them.
-        // Therefore the key is a pair that few groups share.
+        // Hundreds of groups may require the label `kubevirt.io=virt-launcher` in addition to a label that
+        // distinguishes them. Therefore the key is a pair that few groups require.
         let index_key = group.index_key(|pair| self.by_pair.get(pair).map_or(0, Vec::len));
         let (number, is_new) = self.interner.intern(group, |_| GroupCounters::default());
         if is_new {
@@ -177,7 +177,7 @@ impl Groups {
         number
     }
 
-    /// Calls `each` with the counters of each group to which the pod belongs.
+    /// Calls `each` for each group to which the pod belongs, with the group's counters.
     pub(super) fn for_each_matching<'a>(
         &'a self,
         symbols: &Symbols,
@@ -205,8 +205,8 @@ impl Groups {
     }
 }
 
-/// Pods that have the same label pair. Most pairs, for example the pod's name, belong to a single pod and need no
-/// set.
+/// Pods that have the same label pair. Most pairs, for example that with the pod's name, belong to a single pod and
+/// need no set.
 #[derive(Debug)]
 pub(super) enum PodSet {
     One(u64),
@@ -223,7 +223,7 @@ impl PodSet {
         }
     }
 
-    /// Removes a pod; returns false if the set is then empty.
+    /// Removes a pod. Returns false if the set is empty afterwards.
     pub(super) fn remove(&mut self, pod: u64) -> bool {
         match self {
             Self::One(one) => *one != pod,

@@ -4,7 +4,7 @@ use fixedbitset::FixedBitSet;
 
 use super::symbols::to_index;
 
-/// A set of host numbers. Its memory depends on the largest number in the set.
+/// A set of host numbers. Its memory grows with the largest number in the set.
 #[derive(Clone, Debug, Default)]
 pub(super) struct HostSet(FixedBitSet);
 

@@ -1,5 +1,5 @@
-//! Hosts, and the criteria of rules that depend only on a host. Each criterion is evaluated once for all hosts, and
-//! evaluated again for each host that changes.
+//! Hosts, and the criteria of rules that depend only on a host, such as node affinity. Each criterion is evaluated once
+//! for all hosts, and again for each host that changes.
 
 use std::collections::HashMap;
 
@@ -23,14 +23,14 @@ pub(super) struct NodeInfo {
 /// `matchNodeInclusionPolicies`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct EligibilityRule {
-    /// Label keys that an eligible host must have, sorted: the topology keys of all constraints of the pod with the
-    /// same `whenUnsatisfiable`.
+    /// Label keys that an eligible host must have, sorted. They are the topology keys of all constraints of the pod
+    /// with the same `whenUnsatisfiable`.
     pub(super) required_keys: Box<[Symbol]>,
     /// Number of the node affinity rule that an eligible host must satisfy; `None` unless the constraint has
     /// `nodeAffinityPolicy: Honor`.
     pub(super) node_rule: Option<u32>,
-    /// Number of the tolerations that must tolerate the taints of an eligible host; `None` unless the constraint has
-    /// `nodeTaintsPolicy: Honor`.
+    /// Number of the list of tolerations that must cover the taints of an eligible host; `None` unless the constraint
+    /// has `nodeTaintsPolicy: Honor`.
     pub(super) tolerations: Option<u32>,
 }
 
@@ -39,13 +39,13 @@ pub(super) struct EligibilityRule {
 pub(super) struct Hosts {
     nodes: Vec<NodeInfo>,
     pub(super) resources: Vec<NodeResources>,
-    /// Host numbers by name; used for schedulers that list all hosts by name in each request.
+    /// Host numbers by name, for schedulers that list all hosts by name in each request.
     numbers_by_name: HashMap<Box<str>, u32, foldhash::fast::RandomState>,
     pub(super) existing_hosts: HostSet,
     pub(super) cordoned_hosts: HostSet,
     hosts_by_label: NumberMap<LabelPair, HostSet>,
     pub(super) node_rules: Interner<NodeRule, HostSet>,
-    /// Preferred node affinity terms, with the sum of the weights of the matching terms for each host, by host
+    /// Preferred node affinity terms, with the sum of the weights of the terms that match a host, indexed by the host's
     /// number.
     pub(super) preferences: Interner<PreferredTerms, Vec<u32>>,
     pub(super) tolerations: Interner<Tolerations, HostSet>,
@@ -70,7 +70,7 @@ impl Hosts {
         }
     }
 
-    /// Returns the number of a host name. A new name gets the next number.
+    /// Returns the number for a host name. A new name gets the next free number.
     pub(super) fn intern_name(&mut self, name: &str) -> u32 {
         if let Some(number) = self.numbers_by_name.get(name) {
             return *number;
@@ -102,7 +102,8 @@ impl Hosts {
         self.hosts_by_label.get(&pair)
     }
 
-    /// Sets or removes the host with this number, and evaluates all criteria for this host again.
+    /// Sets the host with this number, or removes it if `node` is `None`, and evaluates all criteria for this number
+    /// again.
     pub(super) fn replace_node(&mut self, symbols: &Symbols, number: u32, node: Option<NodeInfo>) {
         let Some(slot) = self.nodes.get_mut(to_index(number)) else { return };
         for pair in slot.labels.iter() {
@@ -151,7 +152,8 @@ impl Hosts {
     pub(super) fn intern_node_rule(&mut self, symbols: &Symbols, rule: NodeRule) -> u32 {
         let mut hosts = HostSet::default();
         if !self.node_rules.contains(&rule) {
-            // The index `hosts_by_label` finds the hosts with all required labels; only these hosts must be tested.
+            // `hosts_by_label` contains the hosts with each required label, so only hosts in all these sets must be
+            // tested.
             let mut candidates = self.existing_hosts.clone();
             let none = HostSet::default();
             for pair in rule.required_labels() {

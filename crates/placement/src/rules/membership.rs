@@ -1,5 +1,5 @@
-//! The groups of a pod. They are computed once, because the placement, the addition and the removal of the pod need
-//! them.
+//! The groups to which a pod belongs. They are computed once, because the placement, the addition and the removal of
+//! the pod need them.
 
 use super::groups::{Groups, PodAttributes};
 use super::symbols::{Symbols, to_index};
@@ -8,11 +8,12 @@ use super::symbols::{Symbols, to_index};
 /// labels of namespaces change.
 #[derive(Clone, Debug, Default)]
 pub(super) struct GroupMembership {
-    /// Numbers of all counters, in three sections: counters of members, of existing anti-affinity, and of weights.
+    /// Numbers of all counters, in three sections: [`Self::group_pod_counters`], [`Self::anti_affinity_counters`] and
+    /// [`Self::weight_counters`].
     counters: Box<[u32]>,
     existing_anti_affinity_start: u32,
     weights_start: u32,
-    /// Version of the groups (`ClusterState::groups_version`) for which the counters were computed.
+    /// Value of `ClusterState::groups_version` for which the counters were computed.
     pub(super) groups_version: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Required and preferred labels and names of hosts: `nodeSelector` and node affinity.
+//! `nodeSelector` and node affinity: required and preferred labels and names of hosts.
 //!
 //! The rules follow component-helpers `scheduling/corev1/nodeaffinity`: terms are alternatives (OR), requirements of a
 //! term are combined (AND), and an empty term matches nothing.
@@ -22,16 +22,16 @@ pub(super) struct NodeRule {
     pub(super) terms: Option<Box<[NodeTerm]>>,
 }
 
-/// A term: a host must meet all its requirements. There is at least one requirement.
+/// A term of node affinity: a host must meet all its requirements, of which there is at least one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct NodeTerm {
     label_requirements: Box<[Requirement]>,
-    /// Requirements for `metadata.name`: if the boolean is true, the host's name must equal the symbol, otherwise it
-    /// must differ.
+    /// Requirements for `metadata.name`. True: the host's name must equal the symbol; false: the host's name must
+    /// differ from the symbol.
     name_requirements: Box<[(bool, Symbol)]>,
 }
 
-/// Preferred terms and their weights of 1 to 100.
+/// Preferred terms, each with its weight from 1 to 100.
 pub(super) type PreferredTerms = Box<[(NodeTerm, u32)]>;
 
 impl NodeRule {
@@ -75,7 +75,7 @@ impl NodeRule {
         Ok(Self { selector: all.into(), terms })
     }
 
-    /// Returns true if every host satisfies the rule.
+    /// Returns true if the rule has no requirements, so that every host satisfies it.
     pub(super) fn is_empty(&self) -> bool {
         self.selector.is_empty() && self.terms.is_none()
     }
@@ -176,7 +176,8 @@ impl NodeTerm {
     }
 }
 
-/// Validates and reads a requirement of `matchFields`, which must be for `metadata.name` and have one value.
+/// Validates and reads a requirement of `matchFields`. The only supported field is `metadata.name`, with exactly one
+/// value.
 fn read_name_requirement(
     symbols: &mut Symbols,
     path: &FieldPath<'_>,

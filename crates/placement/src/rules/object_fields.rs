@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1;
 
 use berth_kubelet_admission::pod::{Pod, Resources};
 
-/// The fields of a pod that affect its placement and the placement of other pods.
+/// The fields of a pod that affect its own placement and that of other pods.
 #[derive(Clone, Copy, Debug)]
 pub struct PodFields<'a> {
     /// `metadata.namespace`; an empty namespace means `default`.
@@ -23,12 +23,12 @@ pub struct PodFields<'a> {
     pub tolerations: &'a [v1::Toleration],
     /// Field `spec.topologySpreadConstraints`.
     pub spread_constraints: &'a [v1::TopologySpreadConstraint],
-    /// The pod's containers with their requests.
+    /// The pod's containers, with their requests.
     pub containers: &'a Pod,
 }
 
 impl<'a> PodFields<'a> {
-    /// Returns the fields of a pod; `containers` are the requests that were read from the same pod.
+    /// Returns the fields of a pod. `containers` must have been read from the same pod.
     #[must_use]
     pub fn from_pod(pod: &'a v1::Pod, containers: &'a Pod) -> Self {
         let spec = pod.spec.as_ref();
@@ -46,8 +46,8 @@ impl<'a> PodFields<'a> {
         }
     }
 
-    /// Returns the fields without the pod's rules about hosts and about other pods. The pod's labels and resources
-    /// remain, because they affect other pods.
+    /// Returns the fields without the pod's rules about hosts and other pods. Labels and resources remain, because they
+    /// affect the placement of other pods.
     #[must_use]
     pub const fn without_rules(self) -> Self {
         Self {
@@ -78,7 +78,7 @@ pub struct NodeFields<'a> {
 }
 
 impl<'a> NodeFields<'a> {
-    /// Returns the fields of a Node; `allocatable` and `pods_limit` are the amounts that were read from the same Node.
+    /// Returns the fields of a Node. `allocatable` and `pods_limit` must have been read from the same Node.
     #[must_use]
     pub fn from_node(node: &'a v1::Node, allocatable: &'a Resources, pods_limit: u64) -> Self {
         let spec = node.spec.as_ref();

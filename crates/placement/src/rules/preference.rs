@@ -1,4 +1,4 @@
-//! Preference scores that do not depend on the set of compared hosts, unlike the scores of kube-scheduler. Callers
+//! Preference scores of hosts that, unlike kube-scheduler's scores, do not depend on the other compared hosts. Callers
 //! can therefore store the score of each host, and compare only a few hosts.
 
 use super::cluster_state::{ClusterState, HostId};
@@ -8,7 +8,7 @@ use super::filter::{DomainCounter, PodFilter};
 /// The part of a pod's preferences that depends only on the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HostPreference {
-    /// Sum of the weights of those preferred node affinity terms that match the host.
+    /// Sum of the weights of the preferred node affinity terms that match the host.
     pub matching_weight: i64,
     /// Sum of the weights of all preferred node affinity terms.
     pub total_weight: i64,
@@ -19,11 +19,11 @@ pub struct HostPreference {
 /// Preference score of a host that depends on the pods in the host's domains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PreferenceScore {
-    /// Sum of the weights of preferred affinity and anti-affinity, positive or negative: more is better.
+    /// Sum of the weights of preferred affinity and anti-affinity, positive or negative. A higher sum is better.
     pub affinity: i64,
     /// Number of pods by which the host's domain would exceed the skew that a `ScheduleAnyway` constraint permits,
-    /// summed over all such constraints: less is better. `None`, which is the worst value, if the host lacks the
-    /// topology label of a constraint.
+    /// summed over all such constraints. A lower number is better. `None` if the host lacks the topology label of a
+    /// constraint, which is worse than any number.
     pub skew: Option<i64>,
 }
 
@@ -41,8 +41,8 @@ impl<'a> PodFilter<'a> {
         self.cluster.host_preference(self.rules, host)
     }
 
-    /// Returns the preferences that depend on existing pods; `None` if no such preference of the pod or of an
-    /// existing pod affects the choice.
+    /// Returns the preferences that depend on existing pods; `None` if neither the pod nor an existing pod has such
+    /// preferences that affect the choice.
     #[must_use]
     pub fn pod_preference_scores(&self) -> Option<PreferenceScores<'a>> {
         let (cluster, rules) = (self.cluster, self.rules);
@@ -64,8 +64,8 @@ impl<'a> PodFilter<'a> {
                 let near = DomainCounter::look_up(cluster, rule.counter)?;
                 let minimum_count =
                     near.counter.minimum_count(&cluster.eligible_domains, rule.min_domains);
-                // If the spread group has no pods, the constraint treats all hosts that have the topology label
-                // equally. Every host has the label `kubernetes.io/hostname`, but may lack other labels.
+                // If no pods match the constraint, it treats all hosts that have the topology label equally. Every host
+                // has the label `kubernetes.io/hostname`, but may lack other labels.
                 (has_count(&near) || !rule.is_per_host).then_some((near, *rule, minimum_count))
             })
             .collect();
@@ -96,7 +96,7 @@ impl ClusterState {
 }
 
 impl PreferenceScores<'_> {
-    /// Returns true if there are only spread constraints and no affinity weights.
+    /// Returns true if the preferences consist only of spread constraints, without affinity weights.
     #[must_use]
     pub const fn has_only_spread(&self) -> bool {
         self.affinity_counts.is_empty()

@@ -7,8 +7,8 @@ use berth_api::Bytes;
 
 use super::taints::TaintEffect;
 
-/// A reason why a pod cannot be placed on a host. `Display` formats the detailed message. [`Reason::summary`] returns
-/// the string for `FailedNodes` of a scheduler extender.
+/// A reason why a pod cannot be placed on a host. `Display` formats the detailed message, and [`Reason::summary`]
+/// returns the string for `FailedNodes` in the response of a scheduler extender.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// The host does not exist.
@@ -24,14 +24,14 @@ pub enum Reason {
         /// The taint's effect.
         effect: TaintEffect,
     },
-    /// The host lacks a label of `spec.nodeSelector`, or has another value.
+    /// The host lacks a label that `spec.nodeSelector` requires, or has another value.
     NodeSelector {
-        /// The first label that the host lacks, `key=value`.
+        /// The first required label that the host does not match, as `key=value`.
         required: String,
         /// The host's value of this label; `None` if the host does not have the label.
         actual: Option<String>,
     },
-    /// No term of the required node affinity matches the host.
+    /// The host matches no term of the required node affinity.
     NodeAffinity {
         /// The terms, formatted for messages.
         required: String,
@@ -64,12 +64,12 @@ pub enum Reason {
         domain: String,
         /// Number of matching pods in the domain.
         pods: i64,
-        /// Number of matching pods in the domain with the fewest matching pods.
+        /// Number of matching pods in the domain that has the fewest matching pods.
         minimum_pods: i64,
         /// The constraint's `maxSkew`.
         max_skew: i64,
     },
-    /// The host's domain has no pod that a term of the pod's required affinity selects.
+    /// The host's domain has no pod that matches a term of the pod's required affinity.
     PodAffinity {
         /// The term's topology key.
         key: String,
@@ -78,7 +78,7 @@ pub enum Reason {
         /// The label selector of the term, formatted for messages.
         pods: String,
     },
-    /// The host's domain has a pod that a term of the pod's required anti-affinity selects.
+    /// The host's domain has a pod that matches a term of the pod's required anti-affinity.
     PodAntiAffinity {
         /// The term's topology key.
         key: String,
@@ -87,7 +87,7 @@ pub enum Reason {
         /// The label selector of the term, formatted for messages.
         pods: String,
     },
-    /// The host's domain has a pod whose required anti-affinity selects this pod.
+    /// The host's domain has an existing pod with a required anti-affinity that selects this pod.
     ExistingAntiAffinity {
         /// The term's topology key.
         key: String,
@@ -99,7 +99,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// Returns the message of kube-scheduler 1.36 for this reason, which is the same on every host.
+    /// Returns the message of kube-scheduler 1.36 for this reason. It is the same for every host.
     #[must_use]
     pub fn summary(&self) -> Cow<'static, str> {
         Cow::Borrowed(match self {

@@ -1,18 +1,18 @@
 //! Resource fit: compares the requests of a pod with the remaining allocatable resources of a Node.
 //!
-//! Implements NodeResourcesFit's `fitsRequest` and component-helpers' `resource.PodRequests`. Ephemeral storage and
-//! pod-level resources are not included, because [`Pod`] lacks them.
+//! Implements `fitsRequest` of the plugin NodeResourcesFit, and `resource.PodRequests` of component-helpers. Ephemeral
+//! storage and pod-level resources are not included, because [`Pod`] lacks them.
 
 use super::reason::Reason;
 use super::symbols::{Symbol, Symbols};
 use berth_kubelet_admission::pod::{Pod, Resources};
 
-/// Amounts of all resources that the scheduler counts. The amount of an unlisted resource is zero.
+/// Amounts of all resources that the scheduler counts. A resource that is not listed has the amount zero.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Amounts {
     cpu_millis: u64,
     memory: u64,
-    /// Amounts of huge pages and extended resources, by the resource name in the Node, sorted by name.
+    /// Amounts of huge pages and extended resources, by the name of the resource in the Node, sorted by name.
     other_resources: Vec<(Symbol, u64)>,
 }
 
@@ -62,9 +62,9 @@ impl Amounts {
     }
 }
 
-/// Returns the requests of a pod as the scheduler computes them (KEP-753): the larger of two amounts, plus the
-/// overhead. The first amount is the sum of the containers and sidecars. The second amount is the maximum over the
-/// init containers, each together with the sidecars that were started before it.
+/// Returns the requests of a pod as the scheduler computes them (KEP-753): the overhead plus the larger of two amounts.
+/// The first amount is the sum over the containers and sidecars. The second amount is the maximum over the init
+/// containers, each added to the sidecars that start before it.
 pub(super) fn compute_requests(symbols: &mut Symbols, pod: &Pod) -> Amounts {
     Amounts::intern(symbols, &pod.requests())
 }
@@ -76,8 +76,8 @@ impl NodeResources {
         self.recompute_remaining();
     }
 
-    /// Recomputes the remaining amounts after a change. They are stored because they are read far more often than
-    /// they change.
+    /// Recomputes the remaining amounts after a change. They are stored, because they are read far more often than they
+    /// change.
     fn recompute_remaining(&mut self) {
         let Self { remaining, remaining_pods, allocatable, pods_limit, used, pods } = self;
         remaining.cpu_millis = allocatable.cpu_millis.saturating_sub(used.cpu_millis);

@@ -1,4 +1,4 @@
-//! Scores of hosts as kube-scheduler's score plugins compute them for the hosts on which a pod may be placed.
+//! Scores of hosts as the score plugins of kube-scheduler compute them for the hosts on which a pod may be placed.
 
 use std::collections::HashSet;
 
@@ -7,9 +7,9 @@ use super::compiled::CompiledSpread;
 use super::filter::{DomainCounter, PodFilter};
 use super::symbols::to_index;
 
-/// Scores of a host relative to the other compared hosts, each from 0 to 100; more is better.
+/// Scores of a host relative to the other compared hosts, each from 0 to 100. A higher score is better.
 ///
-/// The scores are normalised as in kube-scheduler, including its rounding.
+/// The scores are normalized as in kube-scheduler, including the rounding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NormalizedScores {
     /// Score for preferred node affinity; 0 on all hosts if the pod has no preferred node affinity, or if no host
@@ -17,15 +17,15 @@ pub struct NormalizedScores {
     pub node_affinity: i64,
     /// Score for `PreferNoSchedule` taints that the pod does not tolerate; 100 if the host has no such taints.
     pub taints: i64,
-    /// Score for preferred pod affinity and anti-affinity of the pod itself and of existing pods; 0 on all hosts if
-    /// the sums of the weights are equal on all hosts.
+    /// Score for preferred pod affinity and anti-affinity, both of the pod itself and of existing pods; 0 on all hosts
+    /// if the sum of the weights is equal on all hosts.
     pub pod_affinity: i64,
     /// Score for `ScheduleAnyway` constraints; 0 on all hosts if the pod has no such constraints.
     pub spread: i64,
 }
 
 impl NormalizedScores {
-    /// Returns the sum of the scores, weighted as kube-scheduler's default plugins: 0 to 900.
+    /// Returns the sum of the scores with the default weights of kube-scheduler's plugins: 0 to 900.
     #[must_use]
     pub const fn weighted_sum(&self) -> i64 {
         self.taints * 3 + (self.node_affinity + self.pod_affinity + self.spread) * 2
@@ -35,14 +35,14 @@ impl NormalizedScores {
 /// Scores of a host before normalisation, for callers that compare only a few hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RawScores {
-    /// Sum of the weights of those preferred node affinity terms that match the host: 0 or more, more is better.
+    /// Sum of the weights of the preferred node affinity terms that match the host: 0 or more. A higher sum is better.
     pub node_affinity: i64,
-    /// Number of the host's `PreferNoSchedule` taints that the pod does not tolerate: fewer is better.
+    /// Number of the host's `PreferNoSchedule` taints that the pod does not tolerate. A lower number is better.
     pub taints: i64,
-    /// Sum of the weights of preferred pod affinity and anti-affinity, positive or negative: more is better.
+    /// Sum of the weights of preferred pod affinity and anti-affinity, positive or negative. A higher sum is better.
     pub pod_affinity: i64,
-    /// Weighted number of pods in the host's domains: less is better. `None`, which is the worst value, if the host
-    /// lacks the topology label of a constraint.
+    /// Weighted number of pods in the host's domains. A lower number is better. `None` if the host lacks the topology
+    /// label of a constraint, which is worse than any number.
     pub spread: Option<i64>,
 }
 
@@ -55,8 +55,8 @@ pub struct Scorer<'a> {
 }
 
 impl<'a> Scorer<'a> {
-    /// Creates a scorer for `hosts`, the hosts on which the pod may be placed. The number of their domains determines the
-    /// weight of each spread constraint.
+    /// Creates a scorer for `hosts`, the hosts on which the pod may be placed. The weight of each spread constraint
+    /// depends on the number of topology domains of these hosts.
     #[must_use]
     pub fn new(filter: &'a PodFilter<'a>, hosts: &[HostId]) -> Self {
         let (cluster, rules) = (filter.cluster, filter.rules);
@@ -89,8 +89,8 @@ impl<'a> Scorer<'a> {
             } else {
                 scored.map(|host| domain(near, host)).collect::<HashSet<u32>>().len()
             };
-            // `topologyNormalizingWeight`: constraints with many domains must not dominate constraints with few
-            // domains.
+            // `topologyNormalizingWeight`: without this weight, constraints with many domains would dominate
+            // constraints with few domains.
             let domain_count = u32::try_from(domain_count).unwrap_or(u32::MAX);
             spread.push((*near, *rule, (f64::from(domain_count) + 2.0).ln()));
         }
@@ -167,7 +167,7 @@ fn percentage(part: i64, whole: i64) -> i64 {
     part.saturating_mul(100).checked_div(whole).unwrap_or(0)
 }
 
-/// Returns the position of a value between two bounds in percent, computed as in interpodaffinity's `NormalizeScore`.
+/// Returns the position of `value` between two bounds, in percent, computed as in interpodaffinity's `NormalizeScore`.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_precision_loss,

@@ -8,10 +8,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelecto
 use super::field_path::{FieldPath, InvalidField, validate_label_key, validate_label_value};
 use super::symbols::{Labels, Symbol, Symbols};
 
-/// The test of the value of one label (apimachinery `labels.Requirement.Matches`).
+/// A test of a label's value (apimachinery `labels.Requirement.Matches`).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum LabelTest {
-    /// The label has one of these values, which are sorted and without duplicates.
+    /// The label has one of these values. They are sorted and without duplicates.
     In(Box<[Symbol]>),
     /// The label has none of these values, or the object lacks the label.
     NotIn(Box<[Symbol]>),
@@ -79,18 +79,18 @@ impl Requirement {
 /// Selects objects by their labels.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Selector {
-    /// Selects nothing. An absent selector does this (`metav1.LabelSelectorAsSelector` of nil).
+    /// Selects no object. An absent selector is converted to this value (`metav1.LabelSelectorAsSelector` of nil).
     Nothing,
-    /// Selects the objects that match all these requirements, which are sorted and without duplicates. Without
+    /// Selects the objects that match all these requirements. They are sorted and without duplicates. Without
     /// requirements, selects every object.
     All(Box<[Requirement]>),
 }
 
 impl Selector {
-    /// Validates and reads a selector, and adds the requirements `own_label_requirements`, which were built from
-    /// `matchLabelKeys` and similar fields. The requirements are merged as in the API server (`registry/core/pod`,
-    /// `applyLabelKeysToLabelSelector`), so that an object that the API server has already processed compiles to the
-    /// same selector. An absent selector stays absent.
+    /// Validates and reads a selector, and adds `own_label_requirements`, the requirements for the pod's own labels
+    /// that `matchLabelKeys` and similar fields define. The requirements are merged as in the API server
+    /// (`registry/core/pod`, `applyLabelKeysToLabelSelector`), so that an object that the API server has already
+    /// processed compiles to the same selector. An absent selector stays absent.
     pub(super) fn read(
         symbols: &mut Symbols,
         field: &FieldPath<'_>,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Symbol(u32);
 
-/// The empty string. No label has an empty key, so [`index_pairs`] uses it as the key of a pod's namespace.
+/// The empty string. No label has an empty key, so [`index_pairs`] uses this symbol as the key of a pod's namespace.
 pub(super) const EMPTY_SYMBOL: Symbol = Symbol(0);
 
 /// Table of all interned strings.
