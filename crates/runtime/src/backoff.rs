@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// Backoff of one loop: the delay doubles with each retry and has jitter, so that a thousand agents do not retry at
-/// the same time.
+/// Backoff of one loop: the delay doubles with each retry. Jitter prevents a thousand agents from retrying at the same
+/// time.
 #[derive(Debug)]
 pub struct RetryBackoff {
     next_delay: Duration,
@@ -14,7 +14,7 @@ impl RetryBackoff {
     /// Delay before the first retry.
     pub const INITIAL_DELAY: Duration = Duration::from_secs(1);
 
-    /// Returns a backoff whose delays grow up to `max_delay`, before jitter.
+    /// Returns a backoff whose delays grow up to `max_delay`. The jitter may extend a delay beyond this maximum.
     #[must_use]
     pub const fn with_limit(max_delay: Duration) -> Self {
         Self { next_delay: Self::INITIAL_DELAY, max_delay }
@@ -32,17 +32,17 @@ impl RetryBackoff {
     }
 }
 
-/// Returns the shortest time for which [`add_jitter`] never returns less than `time`.
+/// Returns the shortest time for which [`add_jitter`] always returns at least `time`.
 #[must_use]
 pub fn compensate_jitter(time: Duration) -> Duration {
-    // Each of the two divisions in `add_jitter` rounds down, so together they may lose two nanoseconds.
+    // `add_jitter` divides twice and rounds down each time, so up to two nanoseconds may be lost.
     time * 4 / 3 + Duration::from_nanos(2)
 }
 
 /// Returns a random time from 0.75 to 1.25 times `time`.
 #[must_use]
 pub fn add_jitter(time: Duration) -> Duration {
-    // The seeds of the standard library's hash maps are random enough for jitter.
+    // The random seeds of the standard library's hash maps are sufficient for jitter.
     let random =
         std::hash::BuildHasher::hash_one(&std::collections::hash_map::RandomState::new(), 0_u8);
     let part = u32::try_from(random % 512).unwrap_or_default();

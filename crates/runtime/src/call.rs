@@ -1,4 +1,4 @@
-//! Calls to the API server: their time limit and their errors.
+//! Time limit and errors of calls to the API server.
 
 use std::time::Duration;
 
@@ -22,9 +22,10 @@ pub async fn with_timeout<T>(
     }
 }
 
-/// Converts the error of an object that does not exist (404) to `None`.
+/// Converts the error for an object that does not exist (404) to `None`.
 ///
 /// # Errors
+///
 /// Returns any other error.
 pub fn none_if_not_found<T>(result: kube::Result<T>) -> kube::Result<Option<T>> {
     match result {
@@ -35,14 +36,14 @@ pub fn none_if_not_found<T>(result: kube::Result<T>) -> kube::Result<Option<T>> 
 }
 
 /// Returns true if the server refused a write because another client wrote the object first (409 with the reason
-/// Conflict). The create of an object that already exists is also refused with 409, but with the reason AlreadyExists:
-/// a retry would fail again.
+/// Conflict). A create request for an existing object is also refused with 409, but with the reason AlreadyExists: a
+/// retry would fail again.
 #[must_use]
 pub fn is_conflict(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.is_conflict())
 }
 
-/// Error of a write that was not sent because this process is not the leader.
+/// Error of a write request that was not sent because this process is not the leader.
 #[derive(Debug, thiserror::Error)]
 #[error("the request was not sent: this process is not the leader")]
 pub struct NotLeader;
@@ -53,11 +54,11 @@ pub enum CallError {
     /// The server did not answer within [`CALL_TIMEOUT`].
     #[error("the API server did not answer within {} s", CALL_TIMEOUT.as_secs())]
     Timeout,
-    /// The server did not answer within the caller's limit.
+    /// The server did not answer within the time limit of the caller.
     #[error("the API server did not answer in time")]
     CallerTimeout,
-    /// The server refused the request with a `Retry-After`, or the client did not send the request again before that
-    /// time.
+    /// The server refused the request with a `Retry-After`, or the client did not send the request because the time of
+    /// an earlier `Retry-After` has not passed.
     #[error("{0}")]
     Busy(RetryAfterRefusal),
     /// The request was not sent, because this process is not the leader.
@@ -81,8 +82,8 @@ impl From<kube::Error> for CallError {
     }
 }
 
-/// Returns the messages of an error and of its sources. The message of `kube::Error` alone does not contain the sources
-/// of a failed connection.
+/// Returns the message of an error, and the messages of its sources. `kube::Error` alone does not mention why a
+/// connection failed.
 fn error_message(error: &kube::Error) -> String {
     if let kube::Error::Api(status) = error {
         // If a watch receives an object that cannot be parsed, kube returns an error with code 0 and an empty
@@ -119,7 +120,7 @@ impl CallError {
         }
     }
 
-    /// Returns true if the server refused the object as invalid (422) with a message that contains this text.
+    /// Returns true if the server refused the object as invalid (422) and its message contains `text`.
     #[must_use]
     pub fn is_invalid(&self, text: &str) -> bool {
         self.status().is_some_and(|status| status.code == 422 && status.message.contains(text))
@@ -141,7 +142,7 @@ impl CallError {
     }
 }
 
-/// Returns the remaining time of the `Retry-After` of an error; zero if there was none.
+/// Returns the remaining time of the `Retry-After` that caused an error; zero if there was none.
 #[must_use]
 pub fn retry_after(error: &kube::Error) -> Duration {
     let busy = match error {
@@ -163,7 +164,8 @@ mod tests {
         for (code, reason, expected) in [
             (409, reason::CONFLICT, true),
             (409, reason::ALREADY_EXISTS, false),
-            // API servers always send the reason `Conflict`, so 409 with another reason is not a write conflict.
+            // API servers report a write conflict with the reason `Conflict`, so 409 with another reason is not a write
+            // conflict.
             (409, "Other", false),
             (404, reason::NOT_FOUND, false),
             (422, reason::INVALID, false),

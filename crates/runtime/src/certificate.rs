@@ -9,8 +9,8 @@ use serde::Deserialize;
 use x509_cert::Certificate;
 use x509_cert::der::Decode as _;
 
-/// Upper bound for the time before expiry at which a certificate is reported as expiring soon. Without the upper bound,
-/// a client certificate that is valid for a year would be reported four months before its expiry.
+/// Upper bound for the time before expiry in which a certificate is reported as expiring soon. Without it, a client
+/// certificate that is valid for a year would be reported four months before it expires.
 const MAX_EXPIRY_WARNING_TIME: Duration = Duration::from_secs(14 * 86_400);
 
 /// Label of a certificate in PEM text.
@@ -28,15 +28,16 @@ pub struct Validity {
 /// Remaining validity of a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExpiryState {
-    /// The certificate does not have to be renewed yet.
+    /// The certificate does not expire soon.
     NotSoon,
-    /// The remaining time is less than two weeks and less than the share of [`ExpiryWarning`].
+    /// Less than two weeks remain, and less than the share of the lifetime that [`ExpiryWarning`] defines.
     Soon,
     /// The certificate has expired.
     Expired,
 }
 
-/// Share of a certificate's lifetime that remains when the certificate is reported as expiring soon; at most two weeks.
+/// Share of a certificate's lifetime: if less than this share remains, and less than two weeks, the certificate is
+/// reported as expiring soon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExpiryWarning {
     /// A third, for client certificates: kubelets renew their client certificates when a third of the lifetime remains.
@@ -62,7 +63,8 @@ impl Validity {
         self.expiry_with(ExpiryWarning::Third, now)
     }
 
-    /// Returns the remaining validity at the time `now`. `warning` is the share of the lifetime for a warning.
+    /// Returns the remaining validity at the time `now`. `warning` determines when the certificate counts as expiring
+    /// soon.
     #[must_use]
     pub fn expiry_with(&self, warning: ExpiryWarning, now: SystemTime) -> ExpiryState {
         let lifetime = self.not_after.duration_since(self.not_before).unwrap_or_default();
@@ -145,10 +147,11 @@ impl std::fmt::Debug for CertificateSource {
 }
 
 impl CertificateSource {
-    /// Returns the client certificate of the user of a kubeconfig's current context.
+    /// Returns the client certificate of the user in a kubeconfig's current context.
     ///
     /// # Errors
-    /// If the text is not a kubeconfig.
+    ///
+    /// Returns an error if the text is not a kubeconfig.
     pub fn from_kubeconfig(text: &str) -> Result<Self, CertificateError> {
         // The error of the parser is not returned, because it quotes the text, which contains credentials.
         let kubeconfig: KubeconfigUsers =
@@ -161,10 +164,12 @@ impl CertificateSource {
         Ok(user.and_then(|one| one.user).unwrap_or_default())
     }
 
-    /// Returns the validity of the certificate; `None` if there is none. `read` reads a file.
+    /// Returns the validity of the certificate; `None` if the user has no certificate. `read` returns the content of a
+    /// file.
     ///
     /// # Errors
-    /// If the certificate cannot be read.
+    ///
+    /// Returns an error if the certificate cannot be read.
     pub fn validity<E: Into<Box<dyn std::error::Error + Send + Sync>>>(
         &self,
         read: impl FnOnce(&Path) -> Result<String, E>,
@@ -183,11 +188,12 @@ impl CertificateSource {
     }
 }
 
-/// Returns the validity of the first certificate in a PEM file's content. This is the certificate of the client;
-/// intermediate certificates may follow.
+/// Returns the validity of the first certificate in the content of a PEM file. The first certificate is that of the
+/// client; intermediate certificates may follow.
 ///
 /// # Errors
-/// If the text has no certificate that can be decoded.
+///
+/// Returns an error if the text contains no certificate that can be decoded.
 pub fn parse_validity(text: &str) -> Result<Validity, CertificateError> {
     let all = pem::parse_many(text).map_err(CertificateError::InvalidPem)?;
     let first = all.iter().find(|one| one.tag() == CERTIFICATE_TAG);
@@ -195,10 +201,11 @@ pub fn parse_validity(text: &str) -> Result<Validity, CertificateError> {
 }
 
 /// Returns the validity of the certificate that expires last in a base64-encoded PEM bundle. During the rotation of a
-/// CA, the bundle contains the certificates of the old and of the new CA.
+/// CA, the bundle contains the certificates of the old CA and of the new CA.
 ///
 /// # Errors
-/// If the data have no certificate, or a certificate that cannot be decoded.
+///
+/// Returns an error if the data contain no certificate, or a certificate that cannot be decoded.
 pub fn parse_bundle(data: &str) -> Result<Validity, CertificateError> {
     let bytes = STANDARD.decode(data.trim()).map_err(CertificateError::InvalidBase64)?;
     let all = pem::parse_many(&bytes).map_err(CertificateError::InvalidPem)?;
@@ -223,8 +230,8 @@ mod tests {
     use super::*;
     use crate::cli::text::error_chain;
 
-    /// Certificate of the user berth:agent:rack1-a, valid from 2026-01-01 to 2026-01-31; self-signed by `openssl ca
-    /// -selfsign -startdate 20260101000000Z -enddate 20260131000000Z`.
+    /// Self-signed certificate of the user berth:agent:rack1-a, valid from 2026-01-01 to 2026-01-31, created by
+    /// `openssl ca -selfsign -startdate 20260101000000Z -enddate 20260131000000Z`.
     const TEST_CERTIFICATE: &str = include_str!("../tests/agent.crt");
     const DAY: Duration = Duration::from_secs(86_400);
 
@@ -248,7 +255,8 @@ mod tests {
         assert_eq!(year.expiry_at(begin + DAY * 352), ExpiryState::Soon);
     }
 
-    /// KubeVirt renews its CA certificate, which is valid for a week, when 33.6 hours remain.
+    /// KubeVirt's CA certificate is valid for a week (168 hours), and KubeVirt renews it when a fifth (33.6 hours)
+    /// remains. With [`ExpiryWarning::Tenth`], the certificate is reported only if KubeVirt has not renewed it.
     #[test]
     fn authority_of_an_operator_is_renewed_before_it_expires_soon() {
         let hour = Duration::from_secs(3600);

@@ -26,7 +26,7 @@ pub struct Connection {
     pub client: Client,
     /// Host name or address of the API server, and its port.
     pub server: (String, u16),
-    /// Validity of the client certificate, if the kubeconfig has one.
+    /// Validity of the client certificate; `None` if the kubeconfig has no certificate, or if it cannot be read.
     pub certificate: Option<Validity>,
 }
 
@@ -36,11 +36,12 @@ impl std::fmt::Debug for Connection {
     }
 }
 
-/// Returns a client for the cluster of `kubeconfig`. If `kubeconfig` is `None`, the ServiceAccount of the pod or
-/// `KUBECONFIG` is used. `hint` is appended to the error if no cluster is configured. `count_request` is called with
-/// the method of each request.
+/// Returns a client for the cluster of `kubeconfig`. If `kubeconfig` is `None`, the pod's ServiceAccount or the file in
+/// the variable `KUBECONFIG` is used. `hint` is appended to the error if no cluster is configured. `count_request` is
+/// called with the method of each request.
 ///
 /// # Errors
+///
 /// Returns an error if the kubeconfig or the ServiceAccount cannot be read.
 pub async fn connect(
     kubeconfig: Option<&Path>,
@@ -66,9 +67,9 @@ pub async fn connect(
         })?,
     };
     config.connect_timeout = Some(CONNECT_TIMEOUT);
-    // Watches detect a dead connection by an idle timeout, and each call has a time limit.
+    // No read timeout is needed: watches detect a dead connection by an idle timeout, and each call has a time limit.
     config.read_timeout = None;
-    // kube's own retries are disabled: the callers retry, and then send their latest state.
+    // kube's own retries are disabled. The callers retry, and can then send a newer state.
     config.default_retry = false;
     let default_port = if config.cluster_url.scheme_str() == Some("http") { 80 } else { 443 };
     let host = config.cluster_url.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
@@ -79,21 +80,21 @@ pub async fn connect(
         count_request(request.method().as_str());
         request
     });
-    // Requests that wait for their `Retry-After` are not sent and therefore not counted, because the counting layer
-    // is below the `Retry-After` layer.
+    // The layer that counts requests is below the `Retry-After` layer, so a request that is not sent because of a
+    // `Retry-After` is not counted.
     let client =
         builder.with_layer(&counting_layer).with_layer(&RetryAfterLayer::default()).build();
     Ok(Connection { client, server, certificate })
 }
 
-/// Returns true if an error of [`connect`] means that the kubeconfig is invalid or missing. A retry would fail too.
+/// Returns true if [`connect`] failed because the kubeconfig is invalid or missing. A retry would fail too.
 #[must_use]
 pub fn is_kubeconfig_error(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| cause.is::<KubeconfigError>())
 }
 
-/// Returns a client that sends requests other than GET only while this process is the leader. If a process is
-/// suspended at any point of its code and loses the leader lease meanwhile, it sends no writes after it is resumed.
+/// Returns a client that sends requests other than GET only while this process is the leader. Thus a process that is
+/// suspended at any point, and loses the leader lease meanwhile, sends no writes after it is resumed.
 #[must_use]
 pub fn with_leader_guard(client: Client, guard: LeaderGuard) -> Client {
     let namespace = client.default_namespace().to_owned();

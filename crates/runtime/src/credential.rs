@@ -1,8 +1,8 @@
-//! Reads a kubeconfig again, while the daemon runs, after the kubeconfig or a file that it names has changed.
+//! Reads a kubeconfig again when the kubeconfig, or a file that it names, changes while the daemon runs.
 //!
 //! kube itself reads token files again, but reads a kubeconfig and certificates only once. All users of a
-//! [`Credential`] share one client that sends each request over the latest connection; open watches keep their
-//! connection.
+//! [`Credential`] share one client that sends each request over the latest connection; open watches keep the connection
+//! on which they were started.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -48,7 +48,7 @@ impl Credential {
         self.lock_connection().server.clone()
     }
 
-    /// Returns the validity of the client certificate, if the kubeconfig has one.
+    /// Returns the validity of the client certificate; `None` if the kubeconfig has no certificate that can be read.
     #[must_use]
     pub fn certificate(&self) -> Option<Validity> {
         self.lock_connection().certificate
@@ -66,8 +66,7 @@ impl Credential {
         Client::new(service, namespace)
     }
 
-    /// Reads the kubeconfig again each time the kubeconfig, or a file that the kubeconfig names, has changed. Never
-    /// returns.
+    /// Reads the kubeconfig again whenever the kubeconfig or a file that it names has changed. Never returns.
     pub async fn reload_on_change(self) {
         let path = self.path.display().to_string();
         let (mut loaded_files, mut last_error) = (read_files(&self.path), String::new());
@@ -99,8 +98,8 @@ impl Credential {
     }
 }
 
-/// Returns the contents of a kubeconfig and of the certificates and keys that it names; `None` for each file that
-/// cannot be read.
+/// Returns the contents of a kubeconfig, and of the certificates and keys that it names. A file that cannot be read is
+/// `None`.
 fn read_files(path: &Path) -> Vec<Option<String>> {
     let mut paths = vec![path.to_owned()];
     if let Ok(kubeconfig) = Kubeconfig::read_from(path) {

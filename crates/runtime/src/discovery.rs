@@ -5,10 +5,11 @@ use kube::api::ApiResource;
 
 use crate::call::none_if_not_found;
 
-/// Returns true if the API server serves a kind. The result may change at any time, when a CustomResourceDefinition
-/// is added or removed.
+/// Returns true if the API server serves a kind. The result may change at any time, because CustomResourceDefinitions
+/// can be added and removed.
 ///
 /// # Errors
+///
 /// Returns the error of the API server.
 pub async fn is_kind_served(client: &Client, resource: &ApiResource) -> kube::Result<bool> {
     let list = if resource.group.is_empty() {

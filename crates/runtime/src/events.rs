@@ -1,4 +1,4 @@
-//! Creates Events, including Events about cluster-scoped objects on old API servers.
+//! Creates Events. On old API servers, Events about cluster-scoped objects need a special case.
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::{Event, Recorder};
@@ -20,8 +20,9 @@ pub async fn publish_event(
     mut reference: ObjectReference,
 ) -> Result<(), CallError> {
     let result = with_timeout(recorder.publish(event, &reference)).await;
-    // API servers before 1.23 accept Events about cluster-scoped objects in `kube-system` only. In another namespace,
-    // such an Event must have `involvedObject.namespace`, but then `kubectl describe` does not show the Event.
+    // API servers before 1.23 accept an Event about a cluster-scoped object outside of `kube-system` only if
+    // `involvedObject.namespace` is set. On newer servers it must not be set, because `kubectl describe` would then not
+    // show the Event.
     let requires_namespace = |error: &CallError| error.is_invalid("involvedObject.namespace");
     if result.as_ref().is_err_and(requires_namespace) {
         reference.namespace = Some(CLUSTER_EVENT_NAMESPACE.to_owned());

@@ -1,5 +1,4 @@
-//! Fields of a server-side apply that another field manager owns: Berth does not change these fields, and reports
-//! them.
+//! Fields that Berth applies but that another field manager owns: Berth does not change these fields, and reports them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -13,7 +12,8 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(600);
 /// `reason` of each cause in the response to a conflicting apply (`metav1.CauseTypeFieldManagerConflict`).
 pub const FIELD_MANAGER_CONFLICT: &str = "FieldManagerConflict";
 
-/// Returns the fields that caused the conflict (409) of an apply, each with the manager that owns it.
+/// Returns the fields that caused the conflict (409) of a server-side apply, each with the name of the manager that
+/// owns the field.
 #[must_use]
 pub fn conflicting_managers(status: &Status) -> BTreeMap<String, String> {
     let causes = status.details.iter().flat_map(|details| &details.causes);
@@ -26,13 +26,14 @@ fn parse_manager(message: &str) -> &str {
     message.split('"').nth(1).unwrap_or(message)
 }
 
-/// Fields of one object that other managers own: path in the server's format, and time of the last conflict.
+/// Fields of one object that other managers own: for each path in the server's format, the time of the last conflict.
 #[derive(Debug, Default)]
 pub struct FieldConflicts(BTreeMap<String, Instant>);
 
 impl FieldConflicts {
-    /// Records the fields that caused the conflict (409) of an apply. Leaves out a field if `may_force` returns true
-    /// for its path and manager. Returns the new fields with the server's messages; `None` if no field is new.
+    /// Records the fields that caused the conflict (409) of a server-side apply, except the fields for whose path and
+    /// manager `may_force` returns true. Returns the fields that are recorded for the first time, with the server's
+    /// messages; `None` if there are none.
     pub fn record_conflict(
         &mut self,
         status: &Status,
@@ -52,7 +53,7 @@ impl FieldConflicts {
         (!new.is_empty()).then(|| new.join("; "))
     }
 
-    /// Returns the fields that had a conflict in the last ten minutes, and removes the other fields.
+    /// Returns the fields that had a conflict in the last ten minutes, and forgets all other fields.
     pub fn conflicting_fields(&mut self) -> BTreeSet<String> {
         self.0.retain(|_, since| since.elapsed() < RETRY_INTERVAL);
         self.0.keys().cloned().collect()
@@ -86,8 +87,8 @@ enum PathElement {
     Key(String, String),
 }
 
-/// Splits a path into fields and list keys. In keys, the server quotes strings, but not numbers. No field name of an
-/// InfraNode contains a dot.
+/// Splits a path into fields and list keys. In list keys, the server quotes strings, but not numbers. Fields are
+/// separated at dots, because no field name of an InfraNode contains a dot.
 fn parse_path(path: &str) -> Vec<PathElement> {
     let mut steps = Vec::new();
     for part in path.split('.').filter(|part| !part.is_empty()) {

@@ -1,4 +1,4 @@
-//! The user of a kubeconfig, and the credential files that the kubeconfig names.
+//! The user of a kubeconfig, and the credential files that a kubeconfig names.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use kube::config::{AuthInfo, Kubeconfig};
 
 use crate::certificate::{CertificateSource, Validity};
 
-/// Returns the user of a kubeconfig's current context.
+/// Returns the user in a kubeconfig's current context.
 pub(crate) fn current_user(kubeconfig: &Kubeconfig) -> Option<&AuthInfo> {
     let current = kubeconfig.current_context.as_ref()?;
     let context = kubeconfig.contexts.iter().find(|context| context.name == *current)?;

@@ -1,10 +1,11 @@
 //! Leader election by a Lease, with the rules of client-go's `tools/leaderelection`.
 //!
-//! The Lease of another holder has expired if it has not changed for its duration, measured by the clock of this
-//! process; the clocks of the candidates may differ. Each write contains the resource version that was read, so the
-//! API server refuses one of two concurrent writes. A leader gives up leadership when two thirds of the duration have
-//! passed since its last renewal, even if the API server cannot be reached. All writers check the [`LeaderGuard`], so
-//! a process that was suspended and has lost leadership meanwhile sends no writes after it is resumed.
+//! A candidate treats the Lease of another holder as expired if it has not changed for its duration. The candidate
+//! measures this time by its own clock, so the clocks of the candidates may differ. Each write contains the resource
+//! version that was read, so the API server refuses one of two concurrent writes. A leader gives up leadership when two
+//! thirds of the duration have passed since its last renewal, even if the API server cannot be reached. All writers
+//! check the [`LeaderGuard`], so a process that was suspended and has lost leadership meanwhile sends no writes after
+//! it is resumed.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -19,8 +20,8 @@ use tokio::sync::watch;
 use crate::backoff::add_jitter;
 use crate::call::CallError;
 
-/// Time until which no other candidate can acquire the Lease that this process holds; `None` if this process is not the
-/// leader.
+/// Time until which this process is the leader: no other candidate can acquire the Lease before this time. `None` if
+/// this process is not the leader.
 #[derive(Debug, Clone, Default)]
 pub struct LeaderGuard(Arc<Mutex<Option<Instant>>>);
 
@@ -45,11 +46,11 @@ impl LeaderGuard {
 pub struct ElectionConfig {
     /// Name of the Lease.
     pub lease_name: &'static str,
-    /// Identity of this process among the candidates.
+    /// Identity by which the Lease names this process as its holder.
     pub identity: String,
-    /// Time after which other candidates acquire the Lease of a leader that does not renew it.
+    /// Duration after which other candidates acquire the Lease if its holder does not renew it.
     pub lease_duration: Duration,
-    /// Field manager of the Lease.
+    /// Field manager with which the Lease is written.
     pub field_manager: &'static str,
 }
 
@@ -59,27 +60,28 @@ pub struct LeaderElector {
     api: Api<Lease>,
     config: ElectionConfig,
     guard: LeaderGuard,
-    /// The Lease as last read, and the time at which this resource version was first read.
+    /// The Lease as it was last read, and the time at which its current resource version was first read.
     observed_lease: Option<(Lease, Instant)>,
     last_error: String,
 }
 
 impl LeaderElector {
-    /// Returns a candidate that is not the leader yet. `guard` is updated while the candidate runs.
+    /// Returns a candidate that is not the leader yet. While the candidate runs, it updates `guard`.
     #[must_use]
     pub const fn new(api: Api<Lease>, election: ElectionConfig, guard: LeaderGuard) -> Self {
         Self { api, config: election, guard, observed_lease: None, last_error: String::new() }
     }
 
-    /// Tries to acquire the Lease and renews it. Sends to `leadership` whenever this process becomes the leader (true)
-    /// or is no longer the leader (false). Never returns.
+    /// Acquires the Lease as soon as possible, and then renews it. Sends true to `leadership` whenever this process
+    /// becomes the leader, and false whenever it is no longer the leader. Never returns.
     pub async fn run(&mut self, leadership: &watch::Sender<bool>) {
         let duration = self.config.lease_duration;
         loop {
             let begin = Instant::now();
             let acquired = self.try_acquire_or_renew().await;
             if acquired {
-                // No other candidate may acquire the Lease before this time.
+                // No other candidate may acquire the Lease before the whole duration has passed. The leadership ends
+                // earlier, after two thirds.
                 self.guard.set_valid_until(begin.checked_add(duration * 2 / 3));
             } else if !self.guard.is_leader() {
                 self.guard.set_valid_until(None);
@@ -88,7 +90,7 @@ impl LeaderElector {
             leadership.send_if_modified(|before| std::mem::replace(before, is_leader) != is_leader);
             let delay = if is_leader && !acquired { duration / 15 } else { duration / 4 };
             let delay = add_jitter(delay);
-            // The delay ends at the latest when the leadership ends.
+            // The delay ends at the latest when the leadership ends, so that the loss is reported in time.
             let delay = self
                 .guard
                 .valid_until()
@@ -97,14 +99,14 @@ impl LeaderElector {
         }
     }
 
-    /// Releases the Lease, so that another candidate can acquire the Lease immediately.
+    /// Releases the Lease if this process holds it, so that another candidate can acquire it immediately.
     pub async fn release(mut self) {
         let was_leader = self.guard.is_leader();
         self.guard.set_valid_until(None);
         if !was_leader {
             return;
         }
-        // The last renewal may have succeeded although its answer was lost, so the Lease is read again.
+        // The last renewal may have succeeded although its response was lost, so the Lease is read again.
         self.read_lease().await.unwrap_or_default();
         let ours =
             self.observed_lease.take().filter(|(lease, _)| self.is_held_by_this_process(lease));
@@ -125,7 +127,7 @@ impl LeaderElector {
         }
     }
 
-    /// Returns true if the Lease was acquired or renewed. Logs errors, and then returns false.
+    /// Returns true if the Lease was acquired or renewed. After an error, logs the error and returns false.
     async fn try_acquire_or_renew(&mut self) -> bool {
         match self.acquire_or_renew().await {
             Ok(acquired) => {
@@ -133,7 +135,7 @@ impl LeaderElector {
                 acquired
             }
             Err(error) => {
-                // Another candidate wrote the Lease first.
+                // A conflict: another candidate wrote the Lease first.
                 if error.status_code() == Some(409) {
                     self.read_lease().await.unwrap_or_default();
                     return false;
@@ -150,8 +152,8 @@ impl LeaderElector {
     }
 
     async fn acquire_or_renew(&mut self) -> Result<bool, CallError> {
-        // The leader renews the Lease without reading it first: if another candidate has written the Lease, the
-        // renewal causes a conflict.
+        // The leader renews the Lease without reading it first. If another candidate has written the Lease meanwhile,
+        // the renewal fails with a conflict.
         let is_ours = self
             .observed_lease
             .as_ref()
@@ -186,7 +188,7 @@ impl LeaderElector {
         holder == Some(self.config.identity.as_str())
     }
 
-    /// Returns the spec of the Lease with this process as its holder.
+    /// Returns the spec of a Lease whose holder is this process.
     fn lease_spec(&self, previous: Option<&LeaseSpec>) -> LeaseSpec {
         let ElectionConfig { identity, lease_duration: duration, .. } = &self.config;
         let now = Some(MicroTime(Timestamp::now()));
@@ -228,7 +230,7 @@ impl LeaderElector {
         Ok(())
     }
 
-    /// Waits for a call for at most a third of the Lease's duration, so that there is time for a retry.
+    /// Waits for a call, but for at most a third of the Lease's duration, so that there is time for a retry.
     async fn with_time_limit<T>(
         &self,
         call: impl Future<Output = Result<T, kube::Error>>,

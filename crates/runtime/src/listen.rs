@@ -31,7 +31,7 @@ impl FromStr for ListenAddress {
                 Err(ListenError::RelativePath)
             };
         }
-        // The address may be IPv6 without brackets, as in the environment of a pod.
+        // In the environment of a pod, an IPv6 address may have no brackets.
         let parse_unbracketed = || {
             let (address, port) = text.rsplit_once(':')?;
             Some(SocketAddr::new(address.parse().ok()?, port.parse().ok()?))
@@ -41,7 +41,7 @@ impl FromStr for ListenAddress {
     }
 }
 
-/// Reason why a string is not an address to listen on.
+/// Reason why a string is not a valid address to listen on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ListenError {
     /// The string is neither a TCP address nor a unix socket.
@@ -50,7 +50,7 @@ pub enum ListenError {
     /// The unix socket has a relative path.
     #[error("the path of a unix socket must be absolute")]
     RelativePath,
-    /// Other hosts can reach the address.
+    /// Other hosts can connect to the address.
     #[error(
         "must be a loopback address, because clients are not authenticated; for clients on \
          other hosts, run a proxy that authenticates them"
@@ -59,10 +59,11 @@ pub enum ListenError {
 }
 
 impl ListenAddress {
-    /// Parses an address that only processes on this host can connect to.
+    /// Parses an address to which only processes on this host can connect.
     ///
     /// # Errors
-    /// Returns an error if the text is not an address, or if other hosts can reach the address.
+    ///
+    /// Returns an error if the text is not an address, or if other hosts can connect to the address.
     pub fn parse_loopback(text: &str) -> Result<Self, ListenError> {
         match text.parse()? {
             Self::Tcp(address) if !address.ip().is_loopback() => Err(ListenError::NotLoopback),
@@ -89,7 +90,7 @@ pub enum ListenSocket {
     Unix(UnixListener),
 }
 
-/// A connection to a client.
+/// A connection between a client and the server.
 pub trait AsyncStream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> AsyncStream for T {}
@@ -98,7 +99,7 @@ impl Listener for ListenSocket {
     type Io = Box<dyn AsyncStream>;
     type Addr = ();
 
-    /// Accepts the next connection. Retries a second later if there is no free file descriptor.
+    /// Accepts the next connection. If there is no free file descriptor, waits a second and retries.
     async fn accept(&mut self) -> (Self::Io, ()) {
         loop {
             let accepted: std::io::Result<Self::Io> = match self {
@@ -131,7 +132,8 @@ pub async fn bind(listen_address: &ListenAddress) -> anyhow::Result<ListenSocket
     Ok(match listen_address {
         ListenAddress::Tcp(address) => ListenSocket::Tcp(TcpListener::bind(address).await?),
         ListenAddress::Unix(path) => {
-            // An existing socket file is left from a crash: the agent holds its lock, so no other agent runs.
+            // An existing socket file was left by a process that crashed. No other agent uses it, because the running
+            // agent holds a lock.
             if path.exists() {
                 nix::unistd::unlink(path)?;
             }

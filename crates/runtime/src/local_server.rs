@@ -1,5 +1,5 @@
-//! HTTP server for one client program on the same host. The client sends JSON in POST requests; a response may take
-//! long.
+//! HTTP server for one client program on the same host. The client sends POST requests with JSON, and a response may
+//! take long.
 
 use axum::Router;
 use axum::body::Body;
@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 
 use crate::listen::ListenSocket;
 
-/// Response whose body is already serialized as JSON.
+/// A response body that is already serialized as JSON.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JsonText(pub String);
 
@@ -21,9 +21,9 @@ impl IntoResponse for JsonText {
     }
 }
 
-/// Serves the routes until the future is dropped. A request body may have at most `max_body_bytes` bytes. Connections
-/// have no time limit, because the client is trusted to read the responses, and would treat a connection that is closed
-/// during a request as an error.
+/// Serves the routes until the future is dropped. The body of a request may have at most `max_body_bytes` bytes.
+/// Connections have no time limit, because the client is trusted to read the responses, and would treat a connection
+/// that is closed during a request as an error.
 pub async fn serve_json(server: ListenSocket, max_body_bytes: usize, routes: Router) {
     // `axum::serve` never returns.
     axum::serve(server, build_router(max_body_bytes, routes)).await.unwrap_or_default();

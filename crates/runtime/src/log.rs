@@ -11,7 +11,7 @@ pub enum LogFormat {
     Json,
 }
 
-/// Starts logging to standard error. Messages of the crate kube are excluded, because the callers log kube's errors
+/// Starts logging to standard error. Messages of the crate kube are not logged, because the callers log kube's errors
 /// with more context.
 pub fn init_logging(format: LogFormat) {
     use tracing_subscriber::filter::{LevelFilter, Targets};

@@ -1,9 +1,9 @@
-//! Respects `Retry-After`: if the server refused a request with this header, the client does not send the request
-//! again before that time.
+//! Respects `Retry-After`: if the server refused a request with this header, the client does not send the request again
+//! before that time.
 //!
-//! kube returns a refusal without the header. Therefore a layer of the client reads the header, returns it as an
-//! error, and refuses the same request locally until the time is over. In this way, watches, reconcilers and all
-//! other callers respect the header; the backoffs of the callers only avoid useless retries.
+//! kube does not return the header of a refusal. Therefore a layer of the client reads the header, returns it as an
+//! error, and refuses the same request locally until the time is over. In this way, watches, reconcilers and all other
+//! callers respect the header; the backoffs of the callers only avoid useless retries.
 
 use std::collections::HashMap;
 use std::future::{Future, ready};
@@ -18,12 +18,12 @@ use hyper::{Method, Request, Response};
 use kube::client::{Body, DynBody};
 use tower::{BoxError, Layer, Service};
 
-/// Upper bound for `Retry-After`. A longer time is treated as a mistake of the server, and is shortened to this time.
+/// Upper bound for `Retry-After`. A longer time is treated as a mistake of the server, and is reduced to this bound.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(120);
-/// Number of bytes after which reading a refusal's body stops.
+/// Maximum number of bytes of a refusal's body that are read.
 const MAX_BODY_BYTES: usize = 1 << 14;
 
-/// A refusal with `Retry-After`.
+/// A response that refuses a request and has a `Retry-After`.
 #[derive(Debug, Clone, thiserror::Error)]
 // The message does not contain the remaining time, because a message that changes would be logged and written to
 // conditions again each time.
@@ -43,11 +43,12 @@ impl RetryAfterRefusal {
     }
 }
 
-/// Method and path of a request. Requests that differ only in selectors or `watch` have the same key.
+/// Method and path of a request. Two requests that differ only in their query, such as selectors or `watch`, have the
+/// same key.
 type RequestKey = (Method, String);
 type ServerResponse = Response<Box<DynBody>>;
 
-/// Layer with the requests that must not be sent before their `Retry-After` is over.
+/// Layer that stores which requests must not be sent yet, because of a `Retry-After`.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RetryAfterLayer(Arc<Mutex<HashMap<RequestKey, RetryAfterRefusal>>>);
 
@@ -110,7 +111,7 @@ where
     }
 }
 
-/// Returns the `Retry-After` of a refusal. HTTP also allows a date, but API servers send seconds.
+/// Returns the `Retry-After` of a refusal in seconds. HTTP also permits a date, but API servers do not send dates.
 fn parse_retry_after(response: &ServerResponse) -> Option<Duration> {
     let code = response.status();
     let text = response.headers().get(RETRY_AFTER)?.to_str().ok()?;
@@ -123,7 +124,7 @@ async fn read_refusal(response: ServerResponse, retry_after: Duration) -> RetryA
     let retry_at = Instant::now() + retry_after;
     let code = response.status().as_u16();
     let (mut body, mut message) = (response.into_body(), Vec::new());
-    // The refusal is recorded even if its message cannot be read.
+    // The message may be incomplete or missing, because a refusal is recorded even if its message cannot be read.
     while message.len() < MAX_BODY_BYTES
         && let Some(Ok(frame)) = body.frame().await
     {
@@ -146,7 +147,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns a simulated server that answers all requests with this code and header, and counts the requests.
+    /// Returns a simulated server that answers all requests with this status code and header, and a counter of the
+    /// requests that it received.
     fn test_service(
         code: u16,
         header: Option<&'static str>,
@@ -170,7 +172,8 @@ mod tests {
         })
     }
 
-    /// Sends three equal requests and one with another method, and returns how many of them reach the server.
+    /// Sends three equal requests and one request with another method, and returns how many of the four reach the
+    /// server.
     fn count_sent_requests(code: u16, header: Option<&'static str>) -> usize {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let count: Arc<AtomicUsize> = Arc::default();
@@ -191,7 +194,8 @@ mod tests {
     fn refused_request_is_sent_again_only_after_retry_after() {
         assert_eq!(count_sent_requests(429, Some("5")), 2);
         assert_eq!(count_sent_requests(503, Some("1")), 2);
-        // A `Retry-After` of zero, no `Retry-After`, and an answer that is not a refusal.
+        // Requests are not held back by a `Retry-After` of zero, without a `Retry-After`, and after a response that is
+        // not a refusal.
         assert_eq!(count_sent_requests(429, Some("0")), 4);
         assert_eq!(count_sent_requests(503, None), 4);
         assert_eq!(count_sent_requests(200, Some("5")), 4);

@@ -22,15 +22,16 @@ use tokio::time::timeout;
 
 pub use crate::listen::{ListenAddress, ListenError, ListenSocket, bind};
 
-/// Maximum number of open connections. Two are needed: one for a scraper, and one for a user with curl.
+/// Maximum number of open connections. In normal operation there are two: one for a scraper, and one for a user with
+/// curl.
 const MAX_CONNECTIONS: usize = 16;
-/// Time limit for the head of a request.
+/// Time limit for receiving the head of a request.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time limit for a connection with one request and one answer. hyper has no write timeout, so without this limit a
-/// client that never reads its answer would keep the connection open.
+/// Time limit for a connection with one request and one response. hyper has no write timeout, so without this limit a
+/// client that never reads the response would keep the connection open.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A set of HTTP pages that a daemon serves.
+/// The HTTP pages that a daemon serves.
 pub trait HttpSite: Sized + Send + Sync + 'static {
     /// All pages.
     const PAGES: Pages<Self>;
@@ -89,8 +90,8 @@ impl IntoResponse for Page {
 }
 
 /// Serves the pages until the future is dropped. If all connections are in use, the oldest connection is closed in
-/// favour of the new one. This prevents a client from blocking a probe of `/healthz`: responses take milliseconds, so
-/// the client of the oldest connection is not reading its response.
+/// favour of the new one, so that clients cannot block a probe of `/healthz`. Responses take milliseconds, so the
+/// client of the oldest connection is not reading its response.
 pub async fn serve(mut server: ListenSocket, site: Arc<impl HttpSite>) {
     let router = build_router(site);
     let mut connections: VecDeque<JoinHandle<()>> = VecDeque::new();
@@ -114,8 +115,8 @@ pub async fn serve(mut server: ListenSocket, site: Arc<impl HttpSite>) {
     }
 }
 
-/// Serves one connection. `axum::serve` is not used, because it has no time limits and cannot restrict a connection
-/// to a single request.
+/// Serves one connection. `axum::serve` is not used, because it has no time limits and cannot restrict a connection to
+/// a single request.
 async fn serve_stream(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     router: Router,
@@ -130,7 +131,8 @@ async fn serve_stream(
     }
 }
 
-/// Returns the routes of a site. The path `/`, and each path without a page (404), returns the list of pages.
+/// Returns the routes of a site. The path `/` returns the list of pages; each unknown path returns the list with the
+/// status 404.
 fn build_router<S: HttpSite>(site: Arc<S>) -> Router {
     let paths = S::PAGES.iter().map(|(path, _)| *path).collect::<Vec<_>>().join("\n");
     let list = |code| {
@@ -161,7 +163,7 @@ mod tests {
 
     use super::*;
 
-    /// A site with a page that is larger than the kernel's socket buffer.
+    /// A site with a page that does not fit into the kernel's socket buffer.
     struct LargeSite;
 
     impl HttpSite for LargeSite {

@@ -1,4 +1,4 @@
-//! Token bucket: a rate limit with a capacity for actions without delay.
+//! Token bucket: a rate limit that permits a number of actions without delay.
 
 use std::time::{Duration, Instant};
 

@@ -16,7 +16,7 @@ pub(super) const EMPTY_SYMBOL: Symbol = Symbol(0);
 /// Table of all interned strings.
 pub(super) struct Symbols {
     symbols_by_name: HashMap<Arc<str>, Symbol>,
-    /// Each string, and its value if it is an integer; the operators `Gt` and `Lt` need the value.
+    /// Each string. If it is an integer, its value is also stored, for the operators `Gt` and `Lt`.
     strings: Vec<(Arc<str>, Option<i64>)>,
 }
 
@@ -31,16 +31,16 @@ impl Symbols {
         if let Some(known) = self.symbols_by_name.get(text) {
             return *known;
         }
-        // The memory is exhausted before the table has four billion names.
+        // A process has too little memory for four billion names, so the number cannot overflow.
         let new = Symbol(u32::try_from(self.strings.len()).unwrap_or(u32::MAX));
         let name: Arc<str> = text.into();
-        // Rust's parser accepts the same strings as Go's strconv.ParseInt(s, 10, 64): a sign and digits.
+        // Rust's parser accepts the same strings as strconv.ParseInt(s, 10, 64) of Go: an optional sign and digits.
         self.strings.push((Arc::clone(&name), text.parse().ok()));
         self.symbols_by_name.insert(name, new);
         new
     }
 
-    /// Returns the symbol of a string, if the string is interned.
+    /// Returns the symbol of a string; `None` if the string is not interned.
     pub(super) fn find(&self, text: &str) -> Option<Symbol> {
         self.symbols_by_name.get(text).copied()
     }
@@ -49,7 +49,7 @@ impl Symbols {
         self.strings.get(to_index(symbol.0)).map_or("", |(name, _)| name)
     }
 
-    /// Returns the value of a string, if the string is an integer.
+    /// Returns the integer value of a string; `None` if the string is not an integer.
     pub(super) fn integer_value(&self, symbol: Symbol) -> Option<i64> {
         self.strings.get(to_index(symbol.0)).and_then(|(_, number)| *number)
     }
@@ -97,7 +97,7 @@ impl Labels {
     }
 }
 
-/// Returns all pairs by which a pod is indexed: its namespace under [`EMPTY_SYMBOL`], and its labels.
+/// Returns all pairs by which a pod is indexed: [`EMPTY_SYMBOL`] with the pod's namespace, and the pod's labels.
 pub(super) fn index_pairs(
     namespace: Symbol,
     labels: &Labels,
@@ -105,14 +105,14 @@ pub(super) fn index_pairs(
     std::iter::once((EMPTY_SYMBOL, namespace)).chain(labels.iter())
 }
 
-/// A hash function for small internal numbers, which an attacker cannot choose. It is several times as fast as the
-/// standard hash function.
+/// A hash function for small numbers that the engine assigns, so an attacker cannot choose them. It is several times as
+/// fast as the standard hash function.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct NumberHasher(u64);
 
 impl Hasher for NumberHasher {
     fn finish(&self) -> u64 {
-        // The multiplication mixes the upper bits best, but hash tables use bits from both ends.
+        // The multiplication mixes the upper bits best, but hash tables use upper and lower bits.
         self.0 ^ (self.0 >> 32)
     }
 
@@ -139,10 +139,10 @@ impl Hasher for NumberHasher {
     }
 }
 
-/// A map with internal numbers as keys.
+/// A map whose keys are numbers that the engine assigns.
 pub(super) type NumberMap<K, V> = HashMap<K, V, BuildHasherDefault<NumberHasher>>;
 
-/// Interned values: each value is stored once, has a number, and has data that were derived from it.
+/// Interned values: each value is stored once, with a number and with data that were derived from the value.
 #[derive(Debug)]
 pub(super) struct Interner<K, V> {
     numbers_by_value: NumberMap<Arc<K>, u32>,

@@ -10,11 +10,11 @@ use super::symbols::{EMPTY_SYMBOL, Symbol, Symbols};
 /// Effect of a taint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TaintEffect {
-    /// The scheduler places no pods on the host that do not tolerate the taint.
+    /// The scheduler does not place pods on the host if they do not tolerate the taint.
     NoSchedule,
-    /// The scheduler avoids the host for pods that do not tolerate the taint.
+    /// The scheduler prefers other hosts for pods that do not tolerate the taint.
     PreferNoSchedule,
-    /// Like `NoSchedule`; pods on the host that do not tolerate the taint are also evicted.
+    /// As `NoSchedule`; in addition, pods on the host that do not tolerate the taint are evicted.
     NoExecute,
 }
 
@@ -99,7 +99,7 @@ impl Tolerations {
         })
     }
 
-    /// Returns the first taint that excludes a pod with these tolerations.
+    /// Returns the first taint that excludes a pod with these tolerations; `None` if there is none.
     pub(super) fn first_untolerated(&self, taints: &[Taint]) -> Option<Taint> {
         taints.iter().copied().find(|taint| taint.effect.excludes_pods() && !self.tolerates(*taint))
     }
@@ -111,8 +111,8 @@ impl Tolerations {
         u32::try_from(taints.iter().filter(is_untolerated).count()).unwrap_or(u32::MAX)
     }
 
-    /// Returns true if the tolerations tolerate the taint `node.kubernetes.io/unschedulable`: a pod with these
-    /// tolerations may be placed on a cordoned host (NodeUnschedulable's `Filter`).
+    /// Returns true if the tolerations cover the taint `node.kubernetes.io/unschedulable`: a pod with these tolerations
+    /// may be placed on a cordoned host (`Filter` of the plugin NodeUnschedulable).
     pub(super) fn tolerates_unschedulable(&self, symbols: &mut Symbols) -> bool {
         let key = symbols.intern("node.kubernetes.io/unschedulable");
         self.tolerates(Taint { key, value: EMPTY_SYMBOL, effect: TaintEffect::NoSchedule })

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// A check. `F` is the type of its function.
+/// A check. `F` is the type of the function that performs the check.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Check<F> {
     /// Stable name, `group.name`.
@@ -17,7 +17,7 @@ pub struct Check<F> {
 }
 
 impl<F> Check<F> {
-    /// Returns true if the name is the id of the check or its group (`kvm` is the group of `kvm.nested`).
+    /// Returns true if `name` is the ID of the check or its group. For example, `kvm` is the group of `kvm.nested`.
     #[must_use]
     pub fn has_name(&self, name: &str) -> bool {
         let rest = self.id.strip_prefix(name);
@@ -25,7 +25,7 @@ impl<F> Check<F> {
     }
 }
 
-/// Returns the checks with these ids and the checks of these groups; all checks if `names` is empty.
+/// Returns the checks whose IDs or groups are in `names`; all checks if `names` is empty.
 #[must_use]
 pub fn select<F>(mut checks: Vec<Check<F>>, names: &[String]) -> Vec<Check<F>> {
     checks.retain(|check| names.is_empty() || names.iter().any(|name| check.has_name(name)));

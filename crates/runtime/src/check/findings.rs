@@ -22,12 +22,12 @@ pub struct Finding {
 pub struct Findings {
     /// Number of checks by status.
     pub summary: Summary,
-    /// Findings, in the order of the list of checks.
+    /// Findings, in the order in which the checks are defined.
     pub checks: Vec<Finding>,
 }
 
 impl Findings {
-    /// Runs the checks. `run` calls the function of a check with its input.
+    /// Runs the checks. `run` must call the function of a check with the input that the function needs.
     pub fn collect<F>(checks: &[Check<F>], run: impl Fn(&F) -> Outcome) -> Self {
         let finding = |check: &Check<F>| Finding {
             id: check.id,
@@ -59,7 +59,7 @@ pub struct Summary {
     pub fail: usize,
     /// Number of checks that were skipped.
     pub skip: usize,
-    /// Number of checks that were skipped because files or objects could not be read. `skip` includes them.
+    /// Number of checks that were skipped because files or objects could not be read. They are also included in `skip`.
     #[serde(skip_serializing_if = "is_zero")]
     pub unread: usize,
 }

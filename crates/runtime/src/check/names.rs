@@ -6,7 +6,7 @@ use clap::builder::PossibleValuesParser;
 
 use super::definition::Check;
 
-/// Returns a parser for the ids of checks and their groups, which shells complete.
+/// Returns a command line parser that accepts the IDs and groups of checks. Shells can complete these names.
 #[must_use]
 pub fn name_parser<F>(checks: &[Check<F>]) -> PossibleValuesParser {
     let ids = checks.iter().map(|check| check.id);

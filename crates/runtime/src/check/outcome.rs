@@ -4,7 +4,8 @@ use serde::Serialize;
 
 use crate::cli::text::to_single_line;
 
-/// Maximum number of characters of a message, of a path and of a value. Values of objects can have any length.
+/// Maximum number of characters of a message, of a path, and of a value. Without a limit, an object's value could have
+/// any length.
 const MAX_TEXT_CHARS: usize = 500;
 
 /// Status of a check.
@@ -37,33 +38,33 @@ pub struct Outcome {
     pub status: Status,
     /// Result in one sentence.
     pub message: String,
-    /// Files and objects that the status is derived from.
+    /// Files and objects from which the status was derived.
     pub evidence: Vec<Evidence>,
-    /// Commands or steps that solve the problem.
+    /// Commands or steps that solve the problem; `None` if there is no problem or no known solution.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
-    /// True if the check was skipped because its files or objects could not be read, and not because it does not apply.
+    /// True if the check was skipped because its files or objects could not be read. False if the check does not apply.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub unread: bool,
 }
 
 impl Outcome {
-    /// Returns the outcome of a check that found no problem.
+    /// Returns an outcome with the status [`Status::Pass`].
     pub fn pass(message: impl Into<String>) -> Self {
         Self::new(Status::Pass, message)
     }
 
-    /// Returns a warning.
+    /// Returns an outcome with the status [`Status::Warn`].
     pub fn warn(message: impl Into<String>) -> Self {
         Self::new(Status::Warn, message)
     }
 
-    /// Returns a failure.
+    /// Returns an outcome with the status [`Status::Fail`].
     pub fn fail(message: impl Into<String>) -> Self {
         Self::new(Status::Fail, message)
     }
 
-    /// Returns the outcome of a check that was skipped.
+    /// Returns an outcome with the status [`Status::Skip`].
     pub fn skip(message: impl Into<String>) -> Self {
         Self::new(Status::Skip, message)
     }
@@ -95,7 +96,8 @@ impl Outcome {
     }
 }
 
-/// Returns the beginning of a text, on one line and without control characters, which terminals would interpret.
+/// Returns the beginning of a text, on one line. Control characters are replaced, because terminals would interpret
+/// them.
 fn shorten(text: &str) -> String {
     let line = to_single_line(text);
     if line.chars().nth(MAX_TEXT_CHARS).is_none() {

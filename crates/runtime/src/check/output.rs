@@ -10,7 +10,7 @@ use super::table;
 use crate::cli::EXIT_PROBLEMS;
 use crate::cli::style::Style;
 
-/// Output format of checks and findings.
+/// Format in which checks and findings are printed.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub enum OutputFormat {
     /// Text for a terminal of 80 columns
@@ -31,9 +31,10 @@ impl OutputFormat {
         })
     }
 
-    /// Returns the findings. `heading` returns a text that precedes the table.
+    /// Returns the findings in this format. `heading` returns the text that precedes the table in the text format.
     ///
     /// # Errors
+    ///
     /// Returns an error if the findings cannot be written as JSON, which would be a bug.
     pub fn render(
         self,

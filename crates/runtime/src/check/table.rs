@@ -8,11 +8,11 @@ use super::outcome::Status;
 use crate::cli::style::Style;
 use crate::cli::text::{push_line, to_single_line, wrap_text};
 
-/// Width of a default terminal, in columns.
+/// Width of the lines, in columns: the default width of a terminal.
 const TERMINAL_WIDTH: usize = 80;
-/// Column in which the check id begins.
+/// Column in which the ID of a check begins, after the status.
 const ID_COLUMN: usize = 6;
-/// Column in which the message begins, after the longest id.
+/// Column in which the message begins: the longest ID of a check and a space have 29 columns.
 const MESSAGE_COLUMN: usize = 6 + 29;
 
 /// Renders all findings, and the number of findings by status.
@@ -60,7 +60,7 @@ fn render_finding(out: &mut String, finding: &Finding, style: Style) {
         Status::Skip => "SKIP".to_owned(),
     };
     let mut label = format!("{word}  {:<width$}", finding.id, width = MESSAGE_COLUMN - ID_COLUMN);
-    // A line end in a message could imitate another check.
+    // A line break in a message could make the rest of the message look like another check.
     let mut parts = wrap_text(&to_single_line(&outcome.message), TERMINAL_WIDTH - MESSAGE_COLUMN);
     if parts.is_empty() {
         parts.push(String::new());
@@ -80,8 +80,8 @@ fn render_finding(out: &mut String, finding: &Finding, style: Style) {
     }
 }
 
-/// Writes the text on one line of any length, because a wrapped path or command cannot be copied. The terminal
-/// wraps the line for display.
+/// Writes the text on one line of any length, because a path or command that is wrapped here could not be copied. The
+/// terminal wraps the line for display.
 fn write_indented(out: &mut String, label: &str, text: &str, style: Style) {
     let label = style.format_heading(&format!("{label:<10}"));
     push_line(out, &format!("{}{label}", " ".repeat(ID_COLUMN)), &to_single_line(text));

@@ -7,11 +7,11 @@ pub mod text;
 use std::io::Write;
 use std::process::ExitCode;
 
-/// Exit code for a check or plan that found problems.
+/// Exit code if a check or plan found problems.
 pub const EXIT_PROBLEMS: u8 = 1;
-/// Exit code for bad usage or input.
+/// Exit code if the command line or the input is invalid.
 pub const EXIT_BAD_INPUT: u8 = 2;
-/// Exit code for a host, a cluster or an output that could not be reached or changed.
+/// Exit code if a host, a cluster or an output could not be reached or changed.
 pub const EXIT_UNREACHABLE: u8 = 3;
 
 /// Error of a command, with its exit code.
@@ -29,7 +29,7 @@ impl<E: Into<anyhow::Error>> From<E> for Failure {
     }
 }
 
-/// Prints the failure of a program, if there is one, and returns the program's exit code.
+/// Prints the error of a program, if it failed, and returns the program's exit code.
 #[must_use]
 pub fn report_result(program: &str, result: Result<ExitCode, Failure>) -> ExitCode {
     result.unwrap_or_else(|failure| {

@@ -10,8 +10,8 @@ pub fn completion_script(mut command: Command, shell: Shell) -> String {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut command, &name, &mut script);
     let script = String::from_utf8_lossy(&script).into_owned();
-    // In its Bash script, clap_complete 4.6 uses two different names for a command with a hyphen, and then completes
-    // nothing after the subcommand (clap-rs/clap#6421).
+    // In the Bash script of clap_complete 4.6, a subcommand with a hyphen has two different names, so the script
+    // completes nothing after it (clap-rs/clap#6421).
     match name.split_once('-') {
         Some((first, second)) => {
             script.replace(&format!("{first}__subcmd__{second}"), &format!("{first}__{second}"))
@@ -20,7 +20,7 @@ pub fn completion_script(mut command: Command, shell: Shell) -> String {
     }
 }
 
-/// Returns the reference in Markdown: the output of `--help`, command by command.
+/// Returns the Markdown reference of a program: the output of `--help` for each command.
 #[must_use]
 pub fn markdown_reference(mut command: Command) -> String {
     command.build();
@@ -41,10 +41,11 @@ pub fn markdown_reference(mut command: Command) -> String {
     page
 }
 
-/// Returns the manual page in troff. Each entry of `extra_sections` (title and text) is appended as a section, with its
-/// text verbatim.
+/// Returns the manual page in troff. Each entry of `extra_sections` (title and text) is appended as a section, and its
+/// text is printed verbatim.
 ///
 /// # Errors
+///
 /// Returns an error if clap cannot render the page, which would be a bug.
 pub fn manual_page(
     mut command: Command,
@@ -69,7 +70,7 @@ pub fn manual_page(
         let section = section.replace(".SH DESCRIPTION", &format!(".SH \"{title}\""));
         page.extend_from_slice(section.replace(".SH OPTIONS", ".SS Options").as_bytes());
     }
-    // The text is verbatim, because troff would join the lines of the examples to a paragraph.
+    // The text is printed verbatim, because troff would join the lines of the examples to a paragraph.
     for (title, text) in extra_sections {
         let text = text.replace('-', "\\-");
         page.extend_from_slice(format!(".SH \"{title}\"\n.nf\n{text}.fi\n").as_bytes());

@@ -1,4 +1,4 @@
-//! Colour, on terminals only.
+//! Colour in the output, used only on terminals.
 
 use std::io::IsTerminal;
 

@@ -1,21 +1,21 @@
 //! Text for terminals of 80 columns.
 
-/// Replaces control characters except line ends by U+FFFD in a string from a host: firmware and link aliases can
-/// contain escape sequences, which the reader's terminal must not execute.
+/// Replaces control characters except line ends by U+FFFD. Strings from a host, such as firmware versions and link
+/// aliases, can contain escape sequences, which the terminal of the user must not execute.
 #[must_use]
 pub fn replace_control_characters(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\n' { '\u{fffd}' } else { c }).collect()
 }
 
-/// Replaces control characters by U+FFFD and line ends by spaces, for values of API objects that are shown on one
+/// Replaces control characters by U+FFFD and line ends by spaces, so that values from API objects can be shown on one
 /// line.
 #[must_use]
 pub fn to_single_line(text: &str) -> String {
     replace_control_characters(text).replace('\n', " ")
 }
 
-/// Returns the messages of an error and of its sources, without repetitions. The sources are needed, because the
-/// message of a client error is only "transport error", and the last source contains the reason.
+/// Returns the message of an error, and the messages of its sources, without repetitions. The message of a client error
+/// is only "transport error"; the last source contains the reason.
 pub fn error_chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -29,15 +29,15 @@ pub fn error_chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Appends a line that consists of `first` and `second`, without trailing white space.
+/// Appends a line that consists of `first` and `second`, without white space at its end.
 pub fn push_line(out: &mut String, first: &str, second: &str) {
     let text = format!("{first}{second}");
     out.push_str(text.trim_end());
     out.push('\n');
 }
 
-/// Wraps a string to lines of at most `width` characters, at spaces and after commas. A piece that is longer than a
-/// line is broken anywhere.
+/// Wraps a string at spaces and after commas, to lines of at most `width` characters. A word that is longer than a line
+/// is broken at any character.
 #[must_use]
 pub fn wrap_text(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];

@@ -11,11 +11,12 @@ use kube::runtime::reflector::ObjectRef;
 
 use crate::backoff::{add_jitter, compensate_jitter};
 
-/// Backoff after the first failure; each further failure doubles it.
+/// Backoff after the first failure of an object. Each further failure doubles the backoff.
 const INITIAL_BACKOFF: Duration = Duration::from_millis(500);
-/// Maximum backoff, before jitter.
+/// Maximum backoff of an object, before jitter.
 const MAX_BACKOFF: Duration = Duration::from_secs(120);
-/// Time since the last failure of an object after which its record is removed, in case the object was deleted.
+/// Time after the last failure of an object until its record is removed. This limits the memory if failing objects are
+/// deleted.
 const FAILURE_RETENTION: Duration = Duration::from_secs(3600);
 
 /// Failures of a reconciler, recorded for each object.
@@ -46,8 +47,8 @@ where
     }
 
     /// Records a failure of an object, and returns the backoff before the next attempt. An error is logged as a warning
-    /// when it differs from the previous error of the object. Write conflicts are expected, so they are logged at debug
-    /// level only.
+    /// if it differs from the object's previous error. Write conflicts are expected, so they are logged only at debug
+    /// level.
     pub(super) fn record_failure(
         &self,
         object: ObjectRef<K>,
@@ -70,7 +71,7 @@ where
             record.last_error = error;
         }
         let delay = INITIAL_BACKOFF.saturating_mul(1 << record.failure_count).min(MAX_BACKOFF);
-        // The backoff after 8 doublings exceeds the maximum backoff, so a larger count is not needed.
+        // After 8 failures the backoff has reached its maximum, so failures are not counted further.
         record.failure_count = record.failure_count.saturating_add(1).min(8);
         record.last_failure = Instant::now();
         add_jitter(delay.max(compensate_jitter(retry_after)))

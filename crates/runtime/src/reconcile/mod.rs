@@ -1,5 +1,5 @@
-//! Runs reconcilers with the scheduler of kube-runtime. Adds a debounce, a backoff for each object that fails, one
-//! span for each reconcile, and a resync of objects that are in the desired state.
+//! Runs reconcilers with the scheduler of kube-runtime. Adds a debounce, a backoff for each object whose reconcile
+//! fails, one span for each reconcile, and a resync of objects that are in the desired state.
 
 mod backoff;
 
@@ -26,17 +26,19 @@ pub struct ReconcilerOptions {
     pub name: &'static str,
     /// Maximum number of objects that are reconciled at the same time.
     pub concurrency: u16,
-    /// Time within which several requests for an object are combined to one reconcile.
+    /// Time for which a request is delayed, so that further requests for the same object are combined with it to one
+    /// reconcile.
     pub debounce: Duration,
 }
 
 /// Error of a reconcile.
 pub trait ReconcileError: std::error::Error + Send + 'static {
-    /// Returns the time for which the API server accepts no further request, according to its `Retry-After`.
+    /// Returns the time for which the API server accepts no further request, according to its `Retry-After`; zero if
+    /// there was none.
     fn retry_after(&self) -> Duration;
 
     /// Returns true if the API server refused a write because another client wrote the object first. Such conflicts are
-    /// expected: the next reconcile reads the new version.
+    /// expected, and the next reconcile reads the new version.
     fn is_conflict(&self) -> bool {
         false
     }
@@ -44,11 +46,11 @@ pub trait ReconcileError: std::error::Error + Send + 'static {
 
 /// Receives the result of each reconcile, for metrics.
 pub trait ReconcileRecorder: Send + Sync + 'static {
-    /// Records a reconcile: the name of the reconciler, true if the reconcile succeeded, and its duration.
+    /// Records a reconcile of `reconciler`: whether it succeeded, and how long it took.
     fn record_reconcile(&self, reconciler: &'static str, succeeded: bool, duration: Duration);
 }
 
-/// Reconciles each object that the queue names and the store contains, until the future is dropped. An object whose
+/// Reconciles each object in the queue, if the store contains the object, until the future is dropped. An object whose
 /// reconcile fails is retried after a backoff that grows with each failure.
 pub async fn run_reconciler<K, Q, R, E, F>(
     options: ReconcilerOptions,
@@ -74,7 +76,7 @@ pub async fn run_reconciler<K, Q, R, E, F>(
         let begin = Instant::now();
         let (recorder, backoff) = (Arc::clone(&recorder), Arc::clone(&backoff));
         let reference = ObjectRef::from_obj_with(object.as_ref(), kind.clone());
-        // In JSON logs the field `name` is the name of the span, so the path of the object is a separate field.
+        // JSON logs contain the name of the span in the field `name`, so the path of the object is a separate field.
         let path = reference.namespace.iter().chain([&reference.name]).map(String::as_str);
         let path = path.collect::<Vec<_>>().join("/");
         let span = tracing::info_span!(
@@ -102,7 +104,7 @@ pub async fn run_reconciler<K, Q, R, E, F>(
     let config = Config::default().concurrency(options.concurrency).debounce(options.debounce);
     let queue = queue.map(Ok::<_, Infallible>);
     let results = applier(attempt, retry, Arc::new(()), store, queue, config);
-    // Errors are dropped here: the backoff has already logged the failures, and it is not a failure if an object no
-    // longer exists.
+    // Errors are ignored here. Failures have already been logged by the backoff, and an object that no longer exists is
+    // not a failure.
     results.for_each(|_| ready(())).await;
 }

@@ -1,24 +1,24 @@
-//! Addresses to which a client of an untrusted server must not connect.
+//! Addresses to which the client of an untrusted server must not connect.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// First six groups of the prefixes of addresses that end with an IPv4 address: IPv4-compatible, IPv4-translated (RFC
-/// 2765), and NAT64 (RFC 6052, and the local-use prefix of RFC 8215).
+/// First six groups of IPv6 addresses whose last two groups are an IPv4 address: IPv4-compatible, IPv4-translated (RFC
+/// 2765), NAT64 (RFC 6052), and local-use NAT64 (RFC 8215).
 const EMBEDDING_PREFIXES: [[u16; 6]; 4] = [
     [0, 0, 0, 0, 0, 0],
     [0, 0, 0, 0, 0xffff, 0],
     [0x64, 0xff9b, 0, 0, 0, 0],
     [0x64, 0xff9b, 1, 0, 0, 0],
 ];
-/// First group of the prefix 2002::/16 (6to4, RFC 3056), which an IPv4 address follows.
+/// First group of 6to4 addresses (2002::/16, RFC 3056). The next two groups are an IPv4 address.
 const PREFIX_6TO4: u16 = 0x2002;
-/// Metadata services of clouds whose IPv4 addresses are not link-local: Alibaba Cloud, Azure, Oracle Cloud.
+/// IPv4 addresses of clouds' metadata services that are not link-local: Alibaba Cloud, Azure, Oracle Cloud.
 const METADATA_V4: [Ipv4Addr; 3] = [
     Ipv4Addr::new(100, 100, 100, 200),
     Ipv4Addr::new(168, 63, 129, 16),
     Ipv4Addr::new(192, 0, 0, 192),
 ];
-/// Metadata services of clouds whose IPv6 addresses are not link-local: Amazon EC2, Google Cloud.
+/// IPv6 addresses of clouds' metadata services that are not link-local: Amazon EC2, Google Cloud.
 const METADATA_V6: [Ipv6Addr; 2] = [
     Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254),
     Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254),
@@ -27,7 +27,7 @@ const METADATA_V6: [Ipv6Addr; 2] = [
 /// Reason why a client must not connect to an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RefusedAddress {
-    /// The address belongs to this machine or pod only.
+    /// A loopback address, which belongs to this machine or pod.
     #[error("a loopback address")]
     Loopback,
     /// The address is link-local. Metadata services of clouds have such addresses.
@@ -36,7 +36,7 @@ pub enum RefusedAddress {
     /// The address belongs to the metadata service of a cloud.
     #[error("the address of a metadata service")]
     Metadata,
-    /// The address is not the address of a single host.
+    /// The address does not identify a single host.
     #[error("an unspecified, broadcast or multicast address")]
     NoHost,
     /// The address belongs to the API server of the infra cluster.
@@ -45,9 +45,11 @@ pub enum RefusedAddress {
 }
 
 impl RefusedAddress {
-    /// Checks that an address identifies a single host beyond this machine and link, and is not a metadata service.
+    /// Checks that an address identifies a single host that is neither this machine nor on the local link, and that it
+    /// does not belong to a metadata service.
     ///
     /// # Errors
+    ///
     /// Returns the reason why the address is refused.
     pub fn check(address: SocketAddr) -> Result<(), Self> {
         match effective_destination(address.ip()) {
@@ -57,8 +59,8 @@ impl RefusedAddress {
     }
 }
 
-/// Returns the effective destination of packets to an address. For an IPv6 address that embeds an IPv4 address, this is
-/// the IPv4 address, because the kernel or a translator (NAT64, 6to4) forwards the packets to it. Addresses must be
+/// Returns the address to which packets are finally sent. For an IPv6 address that embeds an IPv4 address, this is the
+/// IPv4 address, because the kernel or a translator (NAT64, 6to4) forwards the packets to it. Addresses must be
 /// compared in this form.
 #[must_use]
 pub fn effective_destination(address: IpAddr) -> IpAddr {
@@ -76,7 +78,7 @@ fn check_v4(address: Ipv4Addr) -> Result<(), RefusedAddress> {
     } else if METADATA_V4.contains(&address) {
         Err(RefusedAddress::Metadata)
     } else if address.octets()[0] == 0 || address.is_multicast() || address.is_broadcast() {
-        // Linux connects to 0.0.0.0 over the loopback.
+        // Linux connects to this machine if the destination is 0.0.0.0.
         Err(RefusedAddress::NoHost)
     } else {
         Ok(())

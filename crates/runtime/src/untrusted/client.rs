@@ -23,11 +23,12 @@ use crate::call::CALL_TIMEOUT;
 use crate::client::with_leader_guard;
 use crate::leader_election::LeaderGuard;
 
-/// Maximum number of concurrent requests to a server, without watches. HTTP/1 needs one connection for each request.
+/// Maximum number of concurrent requests to a server, in addition to watches. HTTP/1 needs one connection for each
+/// request.
 const MAX_CONCURRENT_REQUESTS: usize = 4;
-/// Maximum size of the receive buffer and of an answer's headers, in bytes.
+/// Maximum size in bytes of the receive buffer, and thus of the headers of a response.
 const MAX_BUFFER_BYTES: usize = 1 << 16;
-/// Time after which an unused connection is closed. One unused connection is kept.
+/// Time after which an unused connection is closed. At most one unused connection is kept open.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Upper bound for `Retry-After`.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(120);
@@ -40,7 +41,7 @@ const MAX_RETRY_AFTER: Duration = Duration::from_secs(120);
 )]
 pub struct InvalidClientConfig;
 
-/// Answer of an untrusted API server. Its body may contain anything.
+/// Response of an untrusted API server. Its body may contain anything.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// HTTP status.
@@ -51,23 +52,23 @@ pub struct Answer {
     pub body: Vec<u8>,
 }
 
-/// Client of an untrusted API server. It follows no redirects and uses no proxy.
+/// Client of an untrusted API server. The client follows no redirects and uses no proxy.
 #[derive(Clone)]
 pub struct UntrustedClient {
     client: Client,
     request_slots: Arc<Semaphore>,
     slots: ConnectionSlots,
-    /// Credentials in the requests. A server may echo them in its messages.
+    /// Credentials that the requests contain. They must be removed from messages of the server, which may repeat them.
     credentials: Arc<[SecretString]>,
 }
 
-/// Identity of a client and its clones, which send requests to the same server with the same credentials. A client that
-/// was created from a changed kubeconfig has another identity. An identity keeps neither the credentials nor the
-/// connections of the client.
+/// Identity of a client. A client and its clones have the same identity: they send requests to the same server with the
+/// same credentials. A client that was created from a changed kubeconfig has another identity. An identity does not
+/// keep the credentials or connections of its client alive.
 #[derive(Clone, Debug)]
 pub struct ClientIdentity(Weak<Semaphore>);
 
-// The weak reference keeps the allocation, so no later client has the same address.
+// The weak reference keeps the memory allocated, so no later client can have the same address.
 impl PartialEq for ClientIdentity {
     fn eq(&self, other: &Self) -> bool {
         Weak::ptr_eq(&self.0, &other.0)
@@ -83,11 +84,12 @@ impl std::fmt::Debug for UntrustedClient {
 }
 
 impl UntrustedClient {
-    /// Returns a client; it connects when it sends the first request. The configuration must refer to no program and no
-    /// file, and its token must be valid in a header. The client sends requests other than GET only while this process
-    /// is the leader.
+    /// Returns a client. It connects when it sends the first request. The configuration must name neither a program nor
+    /// a file, and its token must be valid in a header. The client sends requests other than GET only while this
+    /// process is the leader.
     ///
     /// # Errors
+    ///
     /// Returns an error if no client can be created from the configuration.
     pub fn new(
         config: &Config,
@@ -102,7 +104,7 @@ impl UntrustedClient {
         Ok(Self { slots, credentials, ..Self::from_client(with_leader_guard(client, guard)) })
     }
 
-    /// Returns a client that sends requests over another client.
+    /// Returns a client that sends its requests with another client.
     #[must_use]
     pub fn from_client(client: Client) -> Self {
         let request_slots = Arc::new(Semaphore::new(MAX_CONCURRENT_REQUESTS));
@@ -116,10 +118,11 @@ impl UntrustedClient {
         ClientIdentity(Arc::downgrade(&self.request_slots))
     }
 
-    /// Sends a request, and returns the JSON of the answer. Waits until fewer than four requests are in progress, then
-    /// for at most [`CALL_TIMEOUT`] for the answer, and reads at most `max_length` bytes.
+    /// Sends a request, and returns the JSON of the response. Waits until fewer than four requests are in progress,
+    /// then waits for the response for at most [`CALL_TIMEOUT`], and reads at most `max_length` bytes.
     ///
     /// # Errors
+    ///
     /// Returns an error if the request fails.
     pub async fn request<T: DeserializeOwned>(
         &self,
@@ -133,10 +136,11 @@ impl UntrustedClient {
         .await
     }
 
-    /// Sends a request as [`request`](Self::request) does, and also reads the explanation of the server if it refuses
-    /// the request.
+    /// Sends a request as [`request`](Self::request) does. If the server refuses the request, the error also contains
+    /// the server's explanation.
     ///
     /// # Errors
+    ///
     /// Returns an error if the request fails.
     pub async fn write<T: DeserializeOwned>(
         &self,
@@ -155,17 +159,18 @@ impl UntrustedClient {
         .await
     }
 
-    /// Returns the explanation in the body of an answer that refuses a request.
+    /// Returns the explanation in the body of a response that refuses a request.
     #[must_use]
     pub fn explanation(&self, body: &[u8]) -> Explanation {
         Explanation::read(body, &self.credentials)
     }
 
-    /// Sends a request, and returns the answer even if the server refuses the request. The limits are those of
+    /// Sends a request, and returns the response even if the server refuses the request. The limits are those of
     /// [`request`](Self::request).
     ///
     /// # Errors
-    /// Returns an error if there is no answer.
+    ///
+    /// Returns an error if there is no response.
     pub async fn exchange(
         &self,
         request: Request<Body>,
@@ -181,13 +186,13 @@ impl UntrustedClient {
         .await
     }
 
-    /// Waits for the permit for a large event, for at most [`CALL_TIMEOUT`].
+    /// Waits for at most [`CALL_TIMEOUT`] for the permit to receive a large event.
     pub(super) async fn acquire_large_event(&self) -> Result<LargeAnswerPermit, UntrustedError> {
         let permit = tokio::time::timeout(CALL_TIMEOUT, self.slots.acquire_large_answer());
         permit.await.unwrap_or(Err(UntrustedError::Timeout))
     }
 
-    /// Sends a request, and returns the successful answer, whose body is not read yet.
+    /// Sends a request, and returns a successful response, whose body has not been read yet.
     pub(super) async fn open(
         &self,
         request: Request<Body>,
@@ -206,13 +211,13 @@ impl UntrustedClient {
         response: Response<Body>,
         max_length: usize,
     ) -> Result<T, UntrustedError> {
-        // The permit is released after the answer is parsed.
+        // The permit for a large response is held until the response is parsed.
         let (body, _large) = read_body(response.into_body(), max_length, &self.slots).await?;
         serde_json::from_slice(&body).map_err(|_| UntrustedError::Malformed)
     }
 
-    /// Waits until fewer than [`MAX_CONCURRENT_REQUESTS`] requests are in progress, and then for at most
-    /// [`CALL_TIMEOUT`] for the answer.
+    /// Waits until fewer than [`MAX_CONCURRENT_REQUESTS`] requests are in progress, and then waits for the response for
+    /// at most [`CALL_TIMEOUT`].
     async fn with_limits<T, E: From<UntrustedError>>(
         &self,
         answer: impl Future<Output = Result<T, E>>,
@@ -223,7 +228,8 @@ impl UntrustedClient {
     }
 }
 
-/// Returns the error of an answer that is not successful. An overloaded server may send no `Retry-After`.
+/// Returns an error unless the response is successful. The status codes 429, 503 and 504 mean that the server is
+/// overloaded, even without a `Retry-After`.
 fn check_status(response: &Response<Body>) -> Result<(), UntrustedError> {
     let status = response.status();
     if status.is_success() {
@@ -258,8 +264,8 @@ fn create_client(config: &Config, connector: GuardedConnector) -> kube::Result<C
     })
 }
 
-/// Reads a body. The content is copied out of the frames, because the server chooses their sizes: a stored frame of one
-/// byte would need 40 bytes. Waits for a permit as soon as the body is large, and returns the permit.
+/// Reads a body. The content is copied out of the HTTP frames, because the server chooses their sizes: a stored frame
+/// of one byte would need 40 bytes. As soon as the body is large, waits for a permit, which is returned with the body.
 async fn read_body(
     mut body: Body,
     max_length: usize,

@@ -1,5 +1,5 @@
-//! Connections to untrusted servers: an address is checked after its name is resolved, immediately before the
-//! connection. A name that resolves to another address later (DNS rebinding) is checked again.
+//! Connections to untrusted servers. An address is checked after its host name is resolved, immediately before the
+//! connection, so a host name that later resolves to another address (DNS rebinding) is checked again.
 
 use std::io;
 use std::net::SocketAddr;
@@ -26,16 +26,16 @@ pub type AddressPolicy = Arc<dyn Fn(SocketAddr) -> Result<(), RefusedAddress> + 
 
 /// Time limit for resolving a name, and for connecting to one address.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum number of addresses of one host name that are used.
+/// Maximum number of addresses that are tried for a host name.
 const MAX_ADDRESSES: usize = 4;
 /// TCP keepalive: idle time before the first probe, and interval of the probes. The client of a watch sends nothing, so
-/// it would not detect a dead connection without probes.
+/// without probes it would not detect a dead connection.
 const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(10));
 /// Time after which the kernel closes a connection whose server does not acknowledge data or keepalive probes
 /// (`TCP_USER_TIMEOUT`).
 const SEND_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Connects to the addresses that a policy permits.
+/// Connects to addresses, but only if a policy permits them.
 #[derive(Clone)]
 pub(super) struct GuardedConnector {
     policy: AddressPolicy,
@@ -64,7 +64,7 @@ impl Service<Uri> for GuardedConnector {
 }
 
 /// Limits the time in which a connector establishes a connection, including TLS. The limit is needed because the HTTP
-/// client continues to connect after the request that needs the connection has ended.
+/// client continues to connect even after the request that needed the connection has ended.
 #[derive(Clone)]
 pub(super) struct TimeLimitedConnector<C> {
     connector: C,
@@ -107,7 +107,7 @@ async fn connect(
     let port = uri.port_u16().unwrap_or(443);
     let resolved = timeout(CONNECT_TIMEOUT, resolve(host, port, slots)).await;
     let addresses = resolved.unwrap_or(Err(UntrustedError::NameNotResolved))?;
-    // A host name with at least one refused address is refused.
+    // If a host name resolves to any refused address, the connection is refused.
     for address in &addresses {
         policy(*address).map_err(UntrustedError::AddressRefused)?;
     }
@@ -134,8 +134,8 @@ async fn resolve(
         return Ok(vec![SocketAddr::new(ip, port)]);
     }
     let (host, permit) = (host.to_owned(), slots.acquire_lookup().await?);
-    // A lookup cannot be cancelled, because its thread waits for the DNS server. Therefore the lookup holds the permit
-    // until it has ended.
+    // A lookup cannot be cancelled, because a thread waits for the DNS server. Therefore the lookup holds its permit
+    // until the thread has ended.
     let lookup = tokio::spawn(async move {
         let resolved = lookup_host((host.as_str(), port)).await;
         drop(permit);
@@ -149,7 +149,7 @@ async fn resolve(
 
 fn set_keepalive(stream: &TcpStream) {
     let options = TcpKeepalive::new().with_time(KEEPALIVE.0).with_interval(KEEPALIVE.1);
-    // Without keepalive, the idle timeout of the watch detects a dead connection.
+    // Errors are ignored: without keepalive, the idle timeout of the watch detects a dead connection.
     let socket = SockRef::from(stream);
     drop(socket.set_tcp_keepalive(&options));
     drop(socket.set_tcp_user_timeout(Some(SEND_TIMEOUT)));
@@ -177,7 +177,8 @@ mod tests {
         }
     }
 
-    /// A server that does not end TLS handshakes, and names that take long to resolve, occupy no more than their slots.
+    /// TLS handshakes that never end, and host names that take long to resolve, do not use more than the permitted
+    /// number of connections and lookups.
     #[tokio::test]
     async fn connections_and_lookups_are_limited() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

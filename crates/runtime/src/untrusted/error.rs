@@ -1,5 +1,6 @@
-//! Errors of requests to untrusted servers. They contain no text of the server: its answers and its certificate may
-//! contain anything, and its address is a part of a Secret. [`super::Explanation`] is the only exception.
+//! Errors of requests to untrusted servers. The errors contain no text from the server, because its responses and its
+//! certificate may contain anything, and no address of the server, because the address is a part of a Secret.
+//! [`super::Explanation`] is the only exception.
 
 use std::error::Error;
 use std::io;
@@ -16,8 +17,8 @@ pub enum UntrustedError {
     /// The server answered with an error.
     #[error("the API server answered with HTTP status {0}")]
     Status(u16),
-    /// The server is overloaded. Contains the HTTP status, and the time in the server's `Retry-After`, which is zero
-    /// without this header.
+    /// The server is overloaded. The first value is the HTTP status. The second value is the time in the server's
+    /// `Retry-After`; zero without this header.
     #[error("the API server is busy (HTTP status {0})")]
     Busy(u16, Duration),
     /// The server did not answer in time.
@@ -35,7 +36,7 @@ pub enum UntrustedError {
     /// The certificate of the server was not accepted.
     #[error("the certificate of the API server {0}")]
     Certificate(CertificateFault),
-    /// The server closed the connection, or violated the protocol.
+    /// The server closed the connection, or violated the HTTP protocol.
     #[error("the API server closed the connection")]
     Closed,
     /// The answer exceeds the size limit.
@@ -49,19 +50,19 @@ pub enum UntrustedError {
     NotSent,
 }
 
-/// Fault of a server's certificate.
+/// Reason why a server's certificate is not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CertificateFault {
-    /// No CA in the kubeconfig has signed the certificate.
+    /// The certificate is not signed by a CA in the kubeconfig.
     #[error("is not signed by the authority in certificate-authority-data")]
     UnknownIssuer,
-    /// The certificate has expired, or is not valid yet by this machine's clock.
+    /// According to this machine's clock, the certificate has expired or is not valid yet.
     #[error("has expired, or is not valid yet")]
     NotValidNow,
-    /// The certificate is valid for another host name only.
+    /// The certificate is valid only for other host names.
     #[error("is not valid for the host name of the server in the kubeconfig")]
     OtherName,
-    /// Another fault.
+    /// Any other reason.
     #[error("is not valid")]
     Other,
 }
@@ -76,7 +77,7 @@ impl UntrustedError {
         }
     }
 
-    /// Classifies an error of the client by its sources.
+    /// Converts an error of the HTTP client to the kind that the error's sources indicate.
     pub(super) fn from_source(error: &(dyn Error + 'static)) -> Self {
         let mut source = Some(error);
         while let Some(one) = source {
@@ -93,7 +94,7 @@ impl UntrustedError {
                 return Self::from_tls(error);
             }
             if let Some(error) = one.downcast_ref::<io::Error>() {
-                // `io::Error::source` returns the source of the inner error, and would skip the inner error itself.
+                // `io::Error::source` would skip the inner error, and return the source of the inner error.
                 match error.get_ref() {
                     Some(inner) => {
                         source = Some(inner);
@@ -144,7 +145,7 @@ mod tests {
         assert_eq!(classify(NotLeader), UntrustedError::NotSent);
         let reset = io::Error::from(io::ErrorKind::ConnectionReset);
         assert_eq!(classify(reset), UntrustedError::NotConnected(io::ErrorKind::ConnectionReset));
-        // hyper-rustls returns TLS errors within I/O errors.
+        // hyper-rustls wraps TLS errors in I/O errors.
         let name = rustls::Error::InvalidCertificate(CertificateError::NotValidForName);
         let expected = UntrustedError::Certificate(CertificateFault::OtherName);
         assert_eq!(classify(io::Error::other(name)), expected);

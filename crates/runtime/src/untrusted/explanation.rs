@@ -1,4 +1,4 @@
-//! Explanations of untrusted servers for refused requests: the only texts of these servers that are shown.
+//! Explanations that untrusted servers return for refused requests. No other text of these servers is shown.
 
 use std::fmt;
 
@@ -7,16 +7,16 @@ use serde::Deserialize;
 
 use super::error::UntrustedError;
 
-/// Maximum length of an explanation in bytes, which is the maximum length of an object's name.
+/// Maximum length of an explanation in bytes. It equals the maximum length of an object's name.
 const MAX_LENGTH: usize = 253;
-/// Maximum length of a word in bytes. Longer words are omitted, because they may be tokens; this also omits names of
-/// objects with up to 253 bytes.
+/// Maximum length of a word in bytes. Longer words are omitted, because they may be tokens. Names of objects that are
+/// longer are therefore omitted, too.
 const MAX_WORD_LENGTH: usize = 100;
-/// Maximum length of a body that is read for its explanation, in bytes.
+/// Maximum length in bytes of a response's body from which an explanation is read.
 pub(super) const MAX_BODY_LENGTH: usize = 1 << 16;
 
-/// Explanation of a refused request: the message of the `Status` in the answer, shortened, in printable ASCII, and
-/// without the credential that the request was sent with. Empty if the server sent no message.
+/// Explanation of a refused request: the message of the `Status` in the response, shortened, in printable ASCII, and
+/// without the credential that the request contained. Empty if the server sent no message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Explanation(Box<str>);
 
@@ -24,9 +24,9 @@ pub struct Explanation(Box<str>);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{error}{explanation}")]
 pub struct RequestFailure {
-    /// Reason of the failure.
+    /// Reason why the request failed.
     pub error: UntrustedError,
-    /// Explanation of the server.
+    /// Explanation from the server; empty if there is none.
     pub explanation: Explanation,
 }
 
@@ -37,7 +37,7 @@ struct Status {
 }
 
 impl Explanation {
-    /// Reads the explanation in the body of an answer. An explanation with one of the credentials is omitted.
+    /// Reads the explanation in the body of a response. An explanation that contains one of the credentials is omitted.
     pub(super) fn read(body: &[u8], credentials: &[SecretString]) -> Self {
         if body.len() > MAX_BODY_LENGTH {
             return Self::default();
@@ -59,7 +59,7 @@ impl Explanation {
                 break;
             }
             text.push_str(separator);
-            // Other characters may change how a terminal displays the rest of the text.
+            // Other characters are replaced, because they may change how a terminal displays the rest of the text.
             text.extend(shown.chars().map(|one| if one.is_ascii_graphic() { one } else { '?' }));
         }
         Self(text.into_boxed_str())

@@ -1,8 +1,8 @@
 //! Client of untrusted API servers, such as the API servers of tenants.
 //!
-//! The owner of the server chooses its address and all its answers. Therefore each address is checked after its name is
-//! resolved ([`RefusedAddress`]), the sizes of answers and the number of connections are limited, and no error contains
-//! text of the server or of its kubeconfig, except an [`Explanation`] of a refused request.
+//! The owner of a server chooses its address and all its responses. Therefore each address is checked after the
+//! server's name is resolved ([`RefusedAddress`]), the sizes of responses and the number of connections are limited,
+//! and no error contains text from the server or from its kubeconfig, except an [`Explanation`] of a refused request.
 
 mod address;
 mod bounded;

@@ -17,17 +17,18 @@ use super::error::UntrustedError;
 /// Maximum number of connections to one server, including connections that are being established or closed. A client
 /// uses five: one for a watch, and four for requests.
 const MAX_CONNECTIONS: usize = 8;
-/// Maximum size of a small answer or event in bytes. A small answer needs no permit, so it does not wait for answers of
+/// Maximum size in bytes of a small answer or event, which needs no permit and thus does not wait for the answers of
 /// other servers.
 pub(super) const MAX_SMALL_ANSWER_LENGTH: usize = 1 << 18;
-/// Maximum number of large answers and events of all servers that are received at the same time. Each has at most 4
-/// MiB.
+/// Maximum number of large answers and events that are received at the same time, from all servers together. Each has
+/// at most 4 MiB.
 const MAX_LARGE_ANSWERS: usize = 16;
-/// Time limit for the rest of a large answer or event after its permit is acquired. With 16 permits, an answer that
-/// waits for the answers of 48 slow servers is complete within `CALL_TIMEOUT`.
+/// Time limit for receiving the rest of a large answer or event, once its permit is acquired. With 16 permits, even an
+/// answer that waits for the answers of 48 slow servers is complete within `CALL_TIMEOUT`.
 const LARGE_ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Permits for large answers and events, which several servers share.
+/// Permits for large answers and events. Clones share the permits, so that the limit applies to several servers
+/// together.
 #[derive(Clone, Debug)]
 pub struct LargeAnswerPermits(Arc<Semaphore>);
 
@@ -37,7 +38,7 @@ impl Default for LargeAnswerPermits {
     }
 }
 
-/// Permit for a large answer or event. A server can hold only one permit.
+/// Permit for one large answer or event. Each server can hold at most one permit.
 #[derive(Debug)]
 pub(super) struct LargeAnswerPermit {
     /// Time until which the answer must be complete.
@@ -46,14 +47,14 @@ pub(super) struct LargeAnswerPermit {
     _shared: OwnedSemaphorePermit,
 }
 
-/// Permits for the connections and the lookups of names of one server. The owner of the server chooses how long a TLS
-/// handshake, the end of a connection and a lookup take, so a client that replaces another client of the same server
-/// uses the same permits.
+/// Permits for the connections and the name lookups of one server. The owner of the server determines how long a TLS
+/// handshake, the end of a connection and a lookup take. Therefore a client that replaces another client of the same
+/// server uses the same permits.
 #[derive(Clone, Debug)]
 pub struct ConnectionSlots {
     connections: Arc<Semaphore>,
     lookups: Arc<Semaphore>,
-    /// The only permit of this server. Without it, the answers of one server could take all shared permits.
+    /// Limits this server to one large answer. Without this limit, one server could hold all shared permits.
     large_answer: Arc<Semaphore>,
     large_answers: LargeAnswerPermits,
 }
@@ -65,12 +66,13 @@ impl Default for ConnectionSlots {
 }
 
 impl ConnectionSlots {
-    /// Returns the permits of one server. Several servers share the permits for large answers.
+    /// Returns the permits of one server. Servers whose `large_answers` are clones share the permits for large answers.
     #[must_use]
     pub fn new(large_answers: LargeAnswerPermits) -> Self {
         Self {
             connections: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
-            // A lookup occupies a thread that all lookups and file operations of the process share.
+            // One lookup at a time, because each lookup occupies a thread of the pool that all lookups and file
+            // operations of the process share.
             lookups: Arc::new(Semaphore::new(1)),
             large_answer: Arc::new(Semaphore::new(1)),
             large_answers,
@@ -85,7 +87,7 @@ impl ConnectionSlots {
         acquire(&self.lookups).await
     }
 
-    /// Waits for the permit for a large answer or event. The caller limits the time.
+    /// Waits for the permit for a large answer or event. The caller must limit the time of this call.
     pub(super) async fn acquire_large_answer(&self) -> Result<LargeAnswerPermit, UntrustedError> {
         let own = acquire(&self.large_answer).await?;
         let shared = acquire(&self.large_answers.0).await?;
@@ -98,7 +100,7 @@ async fn acquire(permits: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, Untru
     Arc::clone(permits).acquire_owned().await.map_err(|_| UntrustedError::Closed)
 }
 
-/// A connection that returns its permit when it is closed.
+/// A connection that holds a permit and returns the permit when the connection is closed.
 #[derive(Debug)]
 pub(super) struct CountedStream {
     pub(super) stream: TcpStream,

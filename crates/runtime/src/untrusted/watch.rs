@@ -18,18 +18,19 @@ use crate::backoff::add_jitter;
 use crate::call::CALL_TIMEOUT;
 use crate::token_bucket::TokenBucket;
 
-/// Time without an event or a bookmark after which a watch is restarted. Servers send a bookmark each minute.
+/// Time without an event or a bookmark after which a watch is started again. Servers send a bookmark each minute.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(200);
-/// Timeout of a watch. Jitter is added, so that the watches of many servers do not end at the same time.
+/// Timeout that a watch requests from the server. Jitter is added, so that the watches of many servers do not end at
+/// the same time.
 const WATCH_TIMEOUT: Duration = Duration::from_secs(2400);
-/// Rate limit of events: capacity and refill interval of a token bucket. If a server sends more events, only the watch
-/// of this server is delayed.
+/// Rate limit of a server's events: capacity and refill interval of a token bucket. If a server sends events faster,
+/// its watch is delayed, and other servers are not affected.
 const EVENT_RATE_LIMIT: (u32, Duration) = (500, Duration::from_millis(10));
-/// Number of bytes that count as one event in the rate limit.
+/// Size in bytes that counts as one event in the rate limit. A larger event counts as several events.
 const BYTES_PER_EVENT: usize = 1 << 15;
 /// Minimum time between the starts of two watches, because a server may end each watch immediately.
 const MIN_WATCH_TIME: Duration = Duration::from_secs(2);
-/// Maximum number of objects in a page, in addition to the limit of its size.
+/// Maximum number of objects in a page. The size of a page is limited, too.
 const MAX_PAGE_ITEMS: usize = 500;
 /// Maximum length of a resource version or of a list's continue token, in bytes.
 const MAX_TOKEN_LENGTH: usize = 4096;
@@ -37,17 +38,17 @@ const MAX_TOKEN_LENGTH: usize = 4096;
 /// Limits of a list and a watch.
 #[derive(Clone, Copy, Debug)]
 pub struct CollectionLimits {
-    /// Number of objects in one page of a list.
+    /// Number of objects that are requested for each page of a list.
     pub page_size: u32,
     /// Maximum number of pages of a list.
     pub max_pages: u32,
-    /// Maximum number of bytes of a page.
+    /// Maximum size of a page in bytes.
     pub max_page_length: usize,
-    /// Maximum number of bytes of an event.
+    /// Maximum size of an event in bytes.
     pub max_event_length: usize,
 }
 
-/// An object with a resource version.
+/// An object that has a resource version.
 pub trait Versioned {
     /// Returns `metadata.resourceVersion`.
     fn resource_version(&self) -> &str;
@@ -60,7 +61,7 @@ pub enum CollectionEvent<T> {
     ListStarted,
     /// An object of the list.
     Listed(T),
-    /// The list is complete: objects that it did not contain do not exist.
+    /// The list is complete: an object that was not listed does not exist.
     ListCompleted,
     /// An object was created or changed.
     Applied(T),
@@ -89,8 +90,8 @@ struct ListMetadata {
     continue_token: String,
 }
 
-/// The type of an event. The object of the event is parsed in a second step, because the type of the object depends on
-/// the type of the event.
+/// The type of an event. The event's object is parsed in a second step, because the type of the object depends on the
+/// type of the event.
 #[derive(Deserialize)]
 struct EventKind {
     #[serde(rename = "type")]
@@ -108,10 +109,12 @@ struct ErrorStatus {
     code: u16,
 }
 
-/// Lists the collection at `path`, and watches it. `handle` is called with each event, and ends the watch by an error.
-/// Returns `Ok` if the collection must be listed again, because the watch ended.
+/// Lists the collection at `path`, and then watches it. `handle` is called with each event; if `handle` returns an
+/// error, the watch ends. Returns `Ok` if the collection must be listed again, because the resource version has
+/// expired.
 ///
 /// # Errors
+///
 /// Returns the error of the server, or of `handle`.
 pub async fn watch_collection<T: Versioned + DeserializeOwned>(
     client: &UntrustedClient,
@@ -137,15 +140,15 @@ pub async fn watch_collection<T: Versioned + DeserializeOwned>(
         let (mut body, mut lines) =
             (response.into_body(), LineSplitter::new(limits.max_event_length));
         let (previous, begin) = (version.clone(), Instant::now());
-        // Permit for a large event, which is held until the event is handled.
+        // Permit for a large event. It is held until the event is handled.
         let mut large: Option<LargeAnswerPermit> = None;
         loop {
             let next = match &large {
                 Some(large) => timeout_at(large.deadline, body.frame()).await,
                 None => timeout(IDLE_TIMEOUT, body.frame()).await,
             };
-            // The end of the body, an error and the idle timeout are all handled as the end of the watch, which then
-            // continues.
+            // The end of the body, an error, and the idle timeout have the same effect: the watch ends, and a new watch
+            // continues from the last version.
             let Ok(Some(Ok(frame))) = next else { break };
             let Ok(data) = frame.into_data() else { continue };
             for part in data.split_inclusive(|byte| *byte == b'\n') {
@@ -177,9 +180,10 @@ pub async fn watch_collection<T: Versioned + DeserializeOwned>(
     }
 }
 
-/// Lists the collection at `path`, which may have a query, and calls `handle` with each object.
+/// Lists the collection at `path`, which may contain a query, and calls `handle` with each object.
 ///
 /// # Errors
+///
 /// Returns the error of the server.
 pub async fn list_collection<T: DeserializeOwned>(
     client: &UntrustedClient,
@@ -231,7 +235,7 @@ fn get(uri: &str) -> Result<Request<Body>, UntrustedError> {
     Request::get(uri).body(Body::empty()).map_err(|_| UntrustedError::Malformed)
 }
 
-/// Checks that a resource version or continue token can be a part of a URL. Kubernetes encodes continue tokens in
+/// Returns the resource version or continue token if it can be a part of a URL. Kubernetes encodes continue tokens in
 /// URL-safe base64.
 fn check_token(token: &str) -> Result<&str, UntrustedError> {
     let is_valid = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '=');
@@ -240,19 +244,20 @@ fn check_token(token: &str) -> Result<&str, UntrustedError> {
 }
 
 enum ParsedEvent<T> {
-    /// The event of an object, and its resource version.
+    /// An event about an object, with the object's resource version.
     Object(CollectionEvent<T>, String),
     /// A bookmark with a new resource version.
     Bookmark(String),
-    /// The resource version of the watch has expired (410 Gone).
+    /// The resource version from which the watch started has expired (410 Gone).
     Expired,
 }
 
-/// Parses a line of a watch as [`watch_collection`] does. Returns the event of an object; `None` for a bookmark, or if
-/// the resource version of the watch has expired.
+/// Parses a line of a watch as [`watch_collection`] does. Returns the event if it is about an object; `None` for a
+/// bookmark, or if the watch's resource version has expired.
 ///
 /// # Errors
-/// Returns an error if the line is malformed, or contains an error of the server.
+///
+/// Returns an error if the line is malformed, or if it contains an error of the server.
 pub fn parse_watch_line<T: Versioned + DeserializeOwned>(
     line: &[u8],
 ) -> Result<Option<CollectionEvent<T>>, UntrustedError> {
@@ -298,13 +303,13 @@ impl LineSplitter {
         Self { incomplete: Vec::new(), max_length }
     }
 
-    /// Returns the length of the incomplete line with this part.
+    /// Returns the length that the incomplete line would have after adding `part`.
     const fn length_with(&self, part: &[u8]) -> usize {
         self.incomplete.len().saturating_add(part.len())
     }
 
-    /// Adds a part of the body with at most one line break, at its end. Returns the line if it is complete. Each byte
-    /// is examined only once, even if the server sends the bytes one by one.
+    /// Adds a part of the body, which may contain one line break, at its end. Returns the line if it is complete. Each
+    /// byte is examined only once, even if the server sends the bytes one by one.
     fn add(&mut self, part: &[u8]) -> Result<Option<Vec<u8>>, UntrustedError> {
         let content = part.strip_suffix(b"\n");
         let length = content.unwrap_or(part).len();
@@ -357,7 +362,8 @@ mod tests {
         json!({"metadata": {"name": name, "resourceVersion": version}})
     }
 
-    /// Watches a server that gives these answers, one after the other. Returns the events, the result and the URIs.
+    /// Watches a simulated server that returns these answers one after the other. Returns the events, the result of the
+    /// watch, and the URIs of the requests.
     async fn watch(answers: &[&str]) -> (Vec<String>, Result<(), UntrustedError>, Vec<String>) {
         let answers: Vec<String> = answers.iter().map(|one| (*one).to_owned()).collect();
         let uris: Arc<Mutex<Vec<String>>> = Arc::default();

@@ -1,4 +1,4 @@
-//! Health of a program's watches: kinds that are not listed yet, and objects that cannot be parsed.
+//! Health of a program's watches: kinds that have not been listed yet, and objects that cannot be parsed.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,7 +8,7 @@ use super::malformed::MalformedObjects;
 /// Health of all watches of a program.
 #[derive(Debug, Default)]
 pub struct WatchHealth {
-    /// Reason why each kind is not listed yet, by the plural of the kind.
+    /// For each kind that has not been listed yet, the reason. The key is the plural of the kind.
     unlisted_kinds: Mutex<BTreeMap<String, String>>,
     malformed: MalformedObjects,
 }
@@ -24,7 +24,7 @@ impl WatchHealth {
         &self.malformed
     }
 
-    /// Returns the reasons why kinds are not listed yet; `None` if all kinds are listed.
+    /// Returns the reasons why kinds have not been listed yet; `None` if all kinds have been listed.
     #[must_use]
     pub fn unlisted_reasons(&self) -> Option<String> {
         let all = self.lock_unlisted_kinds();
@@ -35,7 +35,7 @@ impl WatchHealth {
         self.lock_unlisted_kinds().insert(kind.to_owned(), format!("{kind} are not listed yet"));
     }
 
-    /// Records the error of the watch of a kind, if this kind is not listed yet.
+    /// Records the error of a kind's watch, if the kind has not been listed yet.
     pub(super) fn record_failure(&self, kind: &str, reason: String) {
         if let Some(before) = self.lock_unlisted_kinds().get_mut(kind) {
             *before = reason;

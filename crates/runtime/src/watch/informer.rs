@@ -1,9 +1,9 @@
 //! A store of all objects of a kind, which one watch updates for all users.
 //!
 //! The store is the reflector store of kube-runtime. In addition, subscribers receive each change with the object
-//! before and after it, so that they can decide whether the change matters. If the API server does not know the kind,
-//! the informer reports this and waits for the kind. If an object cannot be parsed, the informer reports this, and
-//! the store keeps the last version that could be parsed.
+//! before and after the change, so that they can decide whether the change matters. If the API server does not know the
+//! kind, the informer reports this, and waits until the kind exists. If an object cannot be parsed, the informer
+//! reports this, and the store retains the object's last version that could be parsed.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -27,9 +27,10 @@ use super::stream::{error_message, is_kind_unknown, watch_events};
 /// A change of a store.
 #[derive(Debug)]
 pub enum Change<K> {
-    /// All objects were listed again; any object may have changed or been deleted.
+    /// All objects were listed again. Any object may have changed or been deleted.
     Relisted,
-    /// The object before the change (`None` if it was created) and after the change (`None` if it was deleted).
+    /// The object before the change (`None` if the object was created), and the object after the change (`None` if it
+    /// was deleted).
     Object(Option<Arc<K>>, Option<Arc<K>>),
 }
 
@@ -118,10 +119,10 @@ where
         self.store.state()
     }
 
-    /// Waits until the kind has been listed. This function is needed because the store's own `wait_until_ready` wakes
-    /// only the task that called it last (kube-runtime 5.0, `utils/delayed_init.rs`).
+    /// Waits until the kind has been listed. The store's own `wait_until_ready` cannot be used, because it wakes only
+    /// the task that called it last (kube-runtime 5.0, `utils/delayed_init.rs`).
     pub async fn wait_until_ready(&self) {
-        // An error means that the watch has ended; the program then ends too.
+        // An error means that the watch has ended, and in this case the program ends, too.
         if self.listed_sender.subscribe().wait_for(|listed| *listed).await.is_err() {
             std::future::pending::<()>().await;
         }
@@ -192,8 +193,8 @@ where
                 (Event::Apply(object), Some(Change::Object(before, after)))
             }
             Event::Delete(object) => {
-                // A deletion must be handled even if the deleted object cannot be parsed. The store requires an
-                // object for it, so the last version that could be parsed is used.
+                // A deletion must be handled even if the deleted object cannot be parsed. The store needs an object to
+                // delete, so the object's last version that could be parsed is used.
                 let known = match object.0 {
                     Ok(object) => {
                         self.health.malformed_objects().remove::<K>(object.meta());
@@ -221,8 +222,8 @@ where
             Event::InitDone => malformed.retain_listed::<K>(&self.malformed_in_list),
             Event::Init | Event::InitApply(_) | Event::Delete(_) => {}
         }
-        // The change is published before the completion of the list: when a subscriber has waited for the list and
-        // then reads the store, the change is already in its queue.
+        // The change is published before the list counts as complete: when a subscriber that has waited for the list
+        // reads the store, the change is already in the subscriber's queue.
         if let Some(change) = change {
             self.informer.publish_change(&change);
         }
@@ -231,16 +232,16 @@ where
         }
     }
 
-    /// Returns the last version of the object that could be parsed, from the store.
+    /// Returns the object's last version that could be parsed, from the store; `None` if there is none.
     fn last_valid_version(&self, metadata: &ObjectMeta) -> Option<Arc<K>> {
         let mut reference = ObjectRef::new(metadata.name.as_deref().unwrap_or_default());
         reference.namespace.clone_from(&metadata.namespace);
         self.informer.store.get(&reference)
     }
 
-    /// Returns an object that is being deleted and cannot be parsed: its current metadata, with the other fields of
-    /// the last version that could be parsed. `None` if the object is not being deleted. The metadata is sufficient
-    /// to finalize the object, which otherwise would never be finalized.
+    /// Returns a substitute for an object that is being deleted and cannot be parsed: its current metadata, with the
+    /// other fields of its last version that could be parsed. `None` if the object is not being deleted. The metadata
+    /// is sufficient to finalize the object; without the substitute, the object would never be finalized.
     fn terminating_object(&self, metadata: &ObjectMeta) -> Option<K> {
         metadata.deletion_timestamp.as_ref()?;
         self.health.malformed_objects().remove::<K>(metadata);
@@ -254,8 +255,8 @@ where
         serde_json::from_value(bare).ok()
     }
 
-    /// Returns the object after `trim`. If the object cannot be parsed, returns as error the last version that could
-    /// be parsed.
+    /// Returns the object after `trim`. If the object cannot be parsed, returns its last version that could be parsed
+    /// as the error.
     fn parse_object(&self, object: DeserializeGuard<K>) -> Result<K, Option<Arc<K>>> {
         match object.0 {
             Ok(mut object) => {
@@ -336,7 +337,7 @@ mod tests {
         let problem = (malformed.find_problem)(json!({"data": "wrong"}));
         assert!(problem.is_some_and(|problem| problem.starts_with("data: ")));
 
-        // The object cannot be parsed in a list either.
+        // The object cannot be parsed when it is listed, either.
         watcher.handle_event(Event::Init);
         watcher.handle_event(Event::InitApply(test_object(json!({"data": "wrong"}))));
         watcher.handle_event(Event::InitDone);

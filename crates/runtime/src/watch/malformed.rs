@@ -1,7 +1,7 @@
 //! Objects of custom resources that cannot be parsed.
 //!
-//! The API server refuses most of these objects by their schemas. The remaining objects were written under older
-//! schemas or by another version of Berth, or break a rule that a schema cannot express.
+//! The API server refuses most of these objects by the schemas of their CRDs. The remaining objects were written under
+//! older schemas or by another version of Berth, or break a rule that a schema cannot express.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::sync::Notify;
 
-/// Kind, namespace and name of an object.
+/// Kind, namespace and name of an object. The namespace of a cluster-scoped object is empty.
 pub type ObjectKey = (String, String, String);
 
 /// All objects that cannot be parsed.
@@ -30,8 +30,8 @@ pub struct MalformedObject {
     pub resource: ApiResource,
     /// Metadata of the object.
     pub metadata: ObjectMeta,
-    /// Returns the path of the field that cannot be parsed, with the reason; returns `None` if the whole object can
-    /// be parsed.
+    /// Returns the path of the field that cannot be parsed, with the reason; `None` if the whole object can be parsed.
+    /// The argument is the object as JSON.
     pub find_problem: fn(Value) -> Option<String>,
 }
 
@@ -85,8 +85,8 @@ impl MalformedObjects {
         self.change_notify.notified().await;
     }
 
-    /// Adds an object. Returns true if the object was not known, or if its generation changed: a write of the status
-    /// does not change the generation.
+    /// Adds an object. Returns true if the object is new, or if its generation has changed. A write of the status does
+    /// not change the generation.
     pub(super) fn add<K>(&self, metadata: &ObjectMeta) -> bool
     where
         K: Resource<DynamicType = ()> + DeserializeOwned,
@@ -108,7 +108,7 @@ impl MalformedObjects {
         self.lock().retain(|key, _| key.0 != kind || listed.contains(key));
     }
 
-    /// Removes an object that can be parsed again or was deleted.
+    /// Removes an object, because it can be parsed again or was deleted.
     pub(super) fn remove<K: Resource<DynamicType = ()>>(&self, metadata: &ObjectMeta) {
         let mut all = self.lock();
         if !all.is_empty() {

@@ -1,4 +1,4 @@
-//! Watches of API objects, with kube-runtime's watcher: errors are logged once, and retries have a backoff with
+//! Watches of API objects with kube-runtime's watcher. Repeated errors are logged once, and retries have a backoff with
 //! jitter.
 //!
 //! [`watch_events`] passes events to a function and stores nothing. An [`Informer`] stores all objects of a kind. An

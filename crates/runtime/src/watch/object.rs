@@ -1,9 +1,9 @@
 //! The watch of one object, with as few requests as possible, because the agent on every host uses this watch.
 //!
 //! A connection without events may be dead. The server sends a bookmark each minute, so a watch that receives no
-//! bookmark is started again. This makes watches of 50 minutes possible. kube-runtime's watcher does not report
-//! bookmarks, and detects a dead connection only after the timeout of the whole watch (290 s by default, with one
-//! request for each watch).
+//! bookmark is started again. With this check, a watch can last 50 minutes. kube-runtime's watcher does not report
+//! bookmarks, and detects a dead connection only after the timeout of the watch: 290 s by default, so it needs a
+//! request every 290 s.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -19,13 +19,14 @@ use crate::call::{CALL_TIMEOUT, CallError, with_timeout};
 
 /// Time without an event or a bookmark after which a watch is treated as dead.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(200);
-/// Timeout of a watch, in seconds. Without it, the API server ends a watch after a random time between 30 and 60
-/// minutes.
+/// Timeout of a watch, in seconds. If a watch requests no timeout, the API server ends it after a random time between
+/// 30 and 60 minutes.
 const WATCH_TIMEOUT_SECONDS: u32 = 3000;
 /// Maximum backoff between retries, before jitter.
 const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Calls `handle` with the object after each change, and with `None` if the object does not exist. Never returns.
+/// Calls `handle` with the object at the start and after each change, and with `None` if the object does not exist.
+/// Never returns.
 pub async fn watch_object<K>(
     api: Api<K>,
     kind: &'static str,
@@ -37,7 +38,7 @@ pub async fn watch_object<K>(
     watch_object_with_errors(api, kind, name, handle, |_| {}).await;
 }
 
-/// Watches an object like [`watch_object`]. `handle_error` is called if the object cannot be read.
+/// Watches an object as [`watch_object`] does. In addition, `handle_error` is called if the object cannot be read.
 pub async fn watch_object_with_errors<K>(
     api: Api<K>,
     kind: &'static str,
@@ -78,8 +79,8 @@ pub async fn watch_object_with_errors<K>(
     }
 }
 
-/// Watches the object from a resource version until the object must be read again. Returns the error, or `None` if the
-/// watch ended without an error.
+/// Watches the object from a resource version, until the object must be read again. Returns the error that ended the
+/// watch, or `None` if it ended without an error.
 async fn watch_from_version<K>(
     api: &Api<K>,
     field_selector: &str,
@@ -97,7 +98,7 @@ where
     }
     .fields(field_selector);
     loop {
-        // The API server normally answers the start of a watch immediately, but an overloaded server may not answer.
+        // The API server normally answers the start of a watch immediately. The time limit is for an overloaded server.
         let stream = match timeout(CALL_TIMEOUT, api.watch(&params, &version)).await {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => return Some(error.into()),
@@ -127,8 +128,8 @@ where
                     }
                 }
                 Ok(Some(Err(error))) => return Some(error.into()),
-                // The server ended the watch, as it does after its timeout. The watch continues from the last
-                // version.
+                // The server ended the watch, as it does after the timeout of the watch. A new watch continues from the
+                // last version.
                 Ok(None) if version != previous_version => break,
                 Ok(None) => return None,
                 Err(_) => return None,

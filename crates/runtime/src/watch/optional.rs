@@ -1,4 +1,4 @@
-//! A store of all objects of a kind that may not be installed, or may be installed later.
+//! A store of all objects of a kind that may not be installed, or that may be installed or removed later.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use crate::discovery::is_kind_served;
 
 /// Interval between checks whether the kind is installed.
 const PROBE_INTERVAL: Duration = Duration::from_secs(15);
-/// Number of objects in one page of a list. All kinds are listed at the same time when the program starts, and objects
-/// that are not trimmed yet are large: with kube's default of 500 objects, the pages take more memory than the stores.
+/// Number of objects in one page of a list. When the program starts, all kinds are listed at the same time, and objects
+/// that are not trimmed yet are large. With kube's default of 500 objects, the pages take more memory than the stores.
 const PAGE_SIZE: u32 = 100;
 
-/// State of the kind's watch.
+/// State of the watch of an optional kind.
 #[derive(Clone, Debug)]
 enum WatchState {
     Starting,
@@ -34,20 +34,21 @@ pub struct OptionalInformer {
     state: Receiver<WatchState>,
 }
 
-/// A kind that may not be installed, and the part of its objects that is stored.
+/// A kind that may not be installed, with a selection of the objects and fields that are stored.
 #[derive(Debug)]
 pub struct OptionalKind {
     /// The kind.
     pub resource: ApiResource,
     /// Label selector of the objects that are stored; `None` for all objects.
     pub label_selector: Option<String>,
-    /// Removes fields that no user of the store reads.
+    /// Removes the fields that no user of the store reads.
     pub trim: fn(&mut DynamicObject),
 }
 
 impl OptionalInformer {
     /// Returns the store, and a future that updates the store and never completes. `handle` is called with each object
-    /// after the store has been updated, and with true if the object is deleted or its kind is not installed any more.
+    /// after the store has been updated. Its second argument is true if the object was deleted or its kind is no longer
+    /// installed.
     pub fn start(
         client: &Client,
         kind: OptionalKind,
@@ -58,12 +59,12 @@ impl OptionalInformer {
         (informer, run_watch(client.clone(), kind, sender, handle))
     }
 
-    /// Waits until the kind is listed, or is known not to be installed.
+    /// Waits until the kind has been listed, or is known not to be installed.
     pub async fn wait_until_ready(&self) {
         drop(self.state.clone().wait_for(|state| !matches!(state, WatchState::Starting)).await);
     }
 
-    /// Waits until the kind is listed, and returns its store.
+    /// Waits until the kind has been listed, and returns its store.
     pub async fn wait_until_listed(&self) -> Store<DynamicObject> {
         let mut state = self.state.clone();
         loop {
@@ -114,13 +115,13 @@ impl OptionalInformer {
         }
     }
 
-    /// Returns true if the kind is listed.
+    /// Returns true if the kind has been listed and is still installed.
     #[must_use]
     pub fn is_listed(&self) -> bool {
         matches!(*self.state.borrow(), WatchState::Listed(_))
     }
 
-    /// Returns true if the API server does not serve the kind.
+    /// Returns true if the kind is known not to be installed.
     #[must_use]
     pub fn is_not_installed(&self) -> bool {
         matches!(*self.state.borrow(), WatchState::NotInstalled)
@@ -171,7 +172,7 @@ async fn run_watch(
             match event {
                 Event::InitDone => {
                     state.send_replace(WatchState::Listed(store.clone()));
-                    // Objects may have been deleted while the watch was interrupted.
+                    // Objects that were listed before and are missing now were deleted while the watch was interrupted.
                     for object in missing_objects(std::mem::take(&mut listed_before), &store) {
                         handle(&object, true);
                     }
@@ -192,7 +193,7 @@ async fn run_watch(
     }
 }
 
-/// Returns the objects of `earlier` that are not in the store.
+/// Returns the objects of `earlier` that the store does not contain.
 fn missing_objects(
     earlier: Vec<Arc<DynamicObject>>,
     store: &Store<DynamicObject>,

@@ -11,8 +11,8 @@ use serde::de::DeserializeOwned;
 
 use crate::cli::text::error_chain;
 
-/// Calls `handle` with each event of a watch. After an error, the watch continues with a backoff if `retry` returns
-/// true, and otherwise this function returns. Without an error it never returns.
+/// Calls `handle` with each event of a watch. After an error, `retry` decides: if it returns true, the watch continues
+/// after a backoff; otherwise this function returns. Without an error, it never returns.
 pub async fn watch_events<K, F>(
     api: Api<K>,
     config: Config,
@@ -28,8 +28,8 @@ pub async fn watch_events<K, F>(
     while let Some(event) = events.next().await {
         match event {
             Ok(event) => {
-                // `Event::Init` does not mean that the watch has recovered: it is sent at the start of a list, which
-                // the server may still refuse.
+                // `Event::Init` is sent at the start of a list, which the server may still refuse. It does not mean
+                // that the watch has recovered.
                 if !last_error.is_empty() && !matches!(event, Event::Init) {
                     tracing::info!(kind, "watch recovered");
                     last_error.clear();
@@ -52,7 +52,7 @@ pub async fn watch_events<K, F>(
     }
 }
 
-/// Value for `retry` of [`watch_events`]: continues after any error.
+/// An argument for `retry` of [`watch_events`], with which the watch continues after any error.
 pub fn continue_after_error(_: &Error) -> Ready<bool> {
     ready(true)
 }
@@ -62,7 +62,7 @@ pub(super) fn is_kind_unknown(error: &Error) -> bool {
     matches!(error, Error::InitialListFailed(kube::Error::Api(status)) if status.code == 404)
 }
 
-/// Returns the message of an error: the server's message and code, if the server answered.
+/// Returns the message of an error. If the server answered, this is the server's message and status code.
 pub(super) fn error_message(error: &Error) -> String {
     use Error::{InitialListFailed, WatchFailed, WatchStartFailed};
     match error {
