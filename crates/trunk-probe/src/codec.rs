@@ -18,21 +18,21 @@ use crate::message::Message;
 
 const VERSION: u8 = 1;
 const HEADER_BYTES: usize = 23;
-/// Capacity that is sufficient for most frames, without the list of VLANs.
+/// Initial capacity of a frame in bytes, without the list of VLANs. It is sufficient for most frames.
 const FRAME_CAPACITY: usize = 160;
-/// Maximum number of stored session keys. Further session keys are derived again for each frame.
+/// Maximum number of session keys that are stored. Other session keys are derived again for each frame.
 const MAX_STORED_KEYS: usize = 512;
 
-/// Error when decoding a frame.
+/// Reason why a frame cannot be decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// The frame is too short, or has another version.
+    /// The frame is too short, or has an unknown version.
     #[error("the frame is malformed")]
     Malformed,
-    /// The fleet key with this id is unknown.
+    /// The ID of the fleet key with which the frame was sent is unknown.
     #[error("the frame was sent with an unknown key")]
     UnknownKey,
-    /// The frame was not sent with the fleet's key.
+    /// The frame was not encrypted with a key of the fleet.
     #[error("the frame is not authentic")]
     NotAuthentic,
 }
@@ -42,7 +42,7 @@ pub enum DecodeError {
 pub(crate) struct Codec {
     keys: ProbeKeys,
     stored_keys: BTreeMap<(u32, u64), SessionKey>,
-    /// Buffer in which frames are decrypted.
+    /// Buffer in which frames are decrypted. It is reused for all frames.
     buffer: Vec<u8>,
 }
 
@@ -59,13 +59,13 @@ impl Codec {
         Self { keys, stored_keys: BTreeMap::new(), buffer: Vec::new() }
     }
 
-    /// Encrypts a message; returns `None` only if the cipher fails.
+    /// Encrypts a message. Returns `None` only if the cipher fails.
     pub(crate) fn encode(&mut self, message: &Message) -> Option<Vec<u8>> {
         let id = self.keys.sending_id()?;
         self.store_key(id, message.session);
         let key = self.stored_keys.get(&(id, message.session))?;
-        // The capacity avoids further allocations, because even an idle trunk with 4,000 VLANs needs hundreds of frames
-        // per second.
+        // The capacity avoids further allocations. They would matter, because even an idle trunk with 4,000 VLANs needs
+        // hundreds of frames per second.
         let mut frame = Vec::with_capacity(FRAME_CAPACITY + message.vlans.len());
         frame.push(VERSION);
         frame.extend(id.to_be_bytes());
@@ -80,7 +80,7 @@ impl Codec {
         Some(frame)
     }
 
-    /// Decrypts a message.
+    /// Decrypts the frame of a message.
     pub(crate) fn decode(&mut self, frame: &[u8]) -> Result<Message<'_>, DecodeError> {
         let (header, body) = frame.split_at_checked(HEADER_BYTES).ok_or(DecodeError::Malformed)?;
         let (id, session, counter, vlan) = parse_header(header).ok_or(DecodeError::Malformed)?;

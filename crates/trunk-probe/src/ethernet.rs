@@ -4,8 +4,8 @@ use berth_api::{MacAddress, VlanId};
 
 /// EtherType of probe frames: Local Experimental EtherType 1 of IEEE 802.
 pub const ETHERTYPE: u16 = 0x88B5;
-/// Destination of probe frames: a locally administered multicast address, so that switches flood the frames, and
-/// network cards of guests filter them.
+/// Destination of probe frames: a locally administered multicast address, so that switches flood the frames, and the
+/// network cards of guests discard them.
 pub const DESTINATION: MacAddress = MacAddress([0x03, 0x62, 0x65, 0x72, 0x74, 0x68]);
 /// EtherType of an 802.1Q tag.
 const TAG_ETHERTYPE: u16 = 0x8100;

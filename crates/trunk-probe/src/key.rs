@@ -1,4 +1,4 @@
-//! Keys of the fleet.
+//! Keys that all agents of the fleet share.
 
 use std::fmt;
 
@@ -10,7 +10,8 @@ const KEY_CHARS: std::ops::RangeInclusive<usize> = 32..=256;
 /// Maximum number of keys in a file.
 const MAX_KEYS: usize = 4;
 
-/// Keys of the fleet. The first key encrypts, and all keys decrypt, so that a key can be replaced host by host.
+/// Keys that all agents of the fleet share. Messages are encrypted with the first key, and decrypted with any of the
+/// keys, so that a key can be replaced host by host.
 #[derive(Clone)]
 pub struct ProbeKeys {
     keys: Vec<FleetKey>,
@@ -22,7 +23,7 @@ struct FleetKey {
     key: hmac::Key,
 }
 
-/// Error when parsing a key file. The messages never contain a key.
+/// Reason why a key file cannot be parsed. The messages never contain a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
     /// The file has no key.
@@ -70,12 +71,12 @@ impl ProbeKeys {
         }
     }
 
-    /// Returns the id of the key that encrypts.
+    /// Returns the ID of the key with which messages are encrypted.
     pub(crate) fn sending_id(&self) -> Option<u32> {
         self.keys.first().map(|key| key.id)
     }
 
-    /// Returns the key of a session; `None` if the fleet key with this id is unknown.
+    /// Returns the key of a session; `None` if the fleet key with this ID is unknown.
     pub(crate) fn session_key(&self, id: u32, session: u64) -> Option<LessSafeKey> {
         let fleet = self.keys.iter().find(|key| key.id == id)?;
         let mut label = b"berth trunk probe session ".to_vec();
@@ -94,7 +95,7 @@ impl FleetKey {
     }
 }
 
-/// Two values are equal if their keys have the same ids, which are hashes of the keys.
+/// Keys are compared by their IDs, which are hashes of the keys.
 impl PartialEq for ProbeKeys {
     fn eq(&self, other: &Self) -> bool {
         self.keys.iter().map(|key| key.id).eq(other.keys.iter().map(|key| key.id))

@@ -1,15 +1,15 @@
-//! Parses LLDP frames (IEEE 802.1AB): the switch and the port that an uplink is connected to, and the VLANs of the port
-//! that the switch announces (IEEE 802.1 organizationally specific TLVs).
+//! Parses LLDP frames (IEEE 802.1AB): the switch and the port to which an uplink is connected, and the port's VLANs, as
+//! far as the switch announces them (IEEE 802.1 organizationally specific TLVs).
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// EtherType of LLDP.
 pub const ETHERTYPE: u16 = 0x88CC;
-/// Destination of LLDP frames: nearest bridge.
+/// Destination address of LLDP frames, which only the nearest bridge receives.
 pub const GROUP: [u8; 6] = [0x01, 0x80, 0xC2, 0x00, 0x00, 0x0E];
-/// Maximum number of characters of a text. An LLDP string has at most 255 bytes.
+/// Maximum number of characters of a text in a frame. An LLDP string has at most 255 bytes.
 const MAX_CHARS: usize = 255;
-/// Maximum number of VLANs of a neighbour.
+/// Maximum number of VLANs that are read from an announcement.
 pub const MAX_VLANS: usize = 128;
 
 const TLV_END: u8 = 0;
@@ -24,39 +24,40 @@ const OUI_802_1: [u8; 3] = [0x00, 0x80, 0xC2];
 const PORT_VLAN_ID: u8 = 1;
 const VLAN_NAME: u8 = 3;
 
-/// Announcement of a neighbour.
+/// What a neighbour, usually a switch, announces about itself and its port.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Neighbor {
     /// Chassis id, usually the Ethernet address of the switch.
     pub chassis: String,
     /// Port id, usually the name of the port.
     pub port: String,
-    /// Seconds for which the announcement is valid; 0 if the neighbour shuts down.
+    /// Time in seconds for which the announcement is valid; 0 if the neighbour shuts down.
     pub time_to_live: u16,
     /// Description of the port.
     pub port_description: Option<String>,
     /// Name of the switch.
     pub system_name: Option<String>,
-    /// VLAN of untagged frames.
+    /// VLAN to which the port assigns untagged frames.
     pub port_vlan: Option<u16>,
-    /// Ids and names of VLANs. Switches rarely list all VLANs of a port.
+    /// IDs and names of the port's VLANs. Switches rarely announce all VLANs of a port.
     pub vlans: Vec<(u16, String)>,
 }
 
-/// Error when parsing an LLDP frame.
+/// Reason why an LLDP frame cannot be parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum LldpError {
-    /// A TLV ends after the frame.
+    /// The frame ends within a TLV.
     #[error("the frame is truncated")]
     Truncated,
-    /// The frame does not begin with chassis id, port id and time to live.
+    /// The frame does not begin with the chassis ID, the port ID and the time to live.
     #[error("a mandatory TLV is missing or malformed")]
     MandatoryTlvMissing,
 }
 
-/// Parses the payload after the Ethernet header.
+/// Parses the payload of a frame, that is, the frame without its Ethernet header.
 ///
 /// # Errors
+///
 /// Returns an error if the frame is truncated, or lacks a mandatory TLV.
 pub fn parse(mut payload: &[u8]) -> Result<Neighbor, LldpError> {
     let mut neighbor = Neighbor::default();
@@ -130,7 +131,8 @@ fn split_tlv(payload: &[u8]) -> Result<Option<Tlv<'_>>, LldpError> {
     Ok(Some((first >> 1, value, rest)))
 }
 
-/// Converts an id with a subtype to text. `mac` and `address` are the subtypes of Ethernet and IP addresses.
+/// Converts an ID to text. The first byte is the subtype; `mac` and `address` are the subtypes for Ethernet addresses
+/// and IP addresses.
 fn id_to_text(value: &[u8], mac: u8, address: u8) -> Option<String> {
     let (subtype, id) = value.split_first()?;
     if *subtype == mac
@@ -141,7 +143,7 @@ fn id_to_text(value: &[u8], mac: u8, address: u8) -> Option<String> {
     if *subtype == address
         && let Some((family, id)) = id.split_first()
     {
-        // Address families of IANA: 1 is IPv4, 2 is IPv6.
+        // Address families by IANA: 1 is IPv4, and 2 is IPv6.
         if let (1, Ok(octets)) = (family, <[u8; 4]>::try_from(id)) {
             return Some(Ipv4Addr::from(octets).to_string());
         }
@@ -152,7 +154,7 @@ fn id_to_text(value: &[u8], mac: u8, address: u8) -> Option<String> {
     to_printable_text(id)
 }
 
-/// Converts bytes to printable text; `None` if nothing is left.
+/// Converts bytes to printable text; `None` if no printable character is left.
 fn to_printable_text(bytes: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(bytes);
     let printable = |c: char| if c.is_control() { ' ' } else { c };

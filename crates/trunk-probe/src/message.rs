@@ -1,56 +1,56 @@
-//! Content of a probe frame, without encryption.
+//! Content of a probe frame before encryption.
 
 use berth_api::VlanId;
 
 /// Purpose of a message. Every message is also a probe of its VLAN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MessageKind {
-    /// Probe of a round.
+    /// A probe of a round of the [`Schedule`](crate::schedule::Schedule).
     Probe,
     /// Solicits an answer in this VLAN.
     Solicit {
-        /// Session that must answer. Other sessions ignore the message, so that it causes at most one answer.
+        /// Session that must answer. Other sessions ignore the message, so it causes at most one answer.
         session: u64,
     },
-    /// Solicits an answer in this VLAN, and reports that the probes of the solicited session do not arrive in another
-    /// VLAN.
+    /// Solicits an answer in this VLAN, and reports that the solicited session's probes do not arrive in another VLAN.
     ReportLoss {
-        /// Session that must answer.
+        /// Session that must answer, and whose probes do not arrive.
         session: u64,
-        /// VLAN in which the probes of this session do not arrive.
+        /// VLAN in which the probes do not arrive.
         vlan: VlanId,
     },
-    /// Answer to the solicitation with this session and counter. The echo proves that the answer is not a replay.
+    /// Answer to a solicitation, which is identified by its session and counter. These values prove that the answer is
+    /// not a replay.
     Answer {
-        /// Session of the solicitation.
+        /// Session that sent the solicitation.
         session: u64,
         /// Counter of the solicitation.
         counter: u64,
     },
 }
 
-/// A message.
+/// A message between agents on a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Message<'a> {
     pub(crate) kind: MessageKind,
-    /// Random number of the sender's process.
+    /// Session of the sender: a random number that the sender's process chose at its start.
     pub(crate) session: u64,
-    /// Counter of the session, which increases with every message.
+    /// Counter of the session. It increases with every message.
     pub(crate) counter: u64,
-    /// VLAN in which the sender sent the message.
+    /// VLAN in which the message was sent. The frame may arrive in another VLAN.
     pub(crate) vlan: VlanId,
-    /// Round of the sender.
+    /// Current round of the sender's schedule.
     pub(crate) round: u32,
     /// Name of the sender's Node.
     pub(crate) node: &'a str,
     /// Name of the host network.
     pub(crate) network: &'a str,
-    /// VLANs that the sender probes, encoded by [`crate::vlan_list`]. They are decoded only when they change.
+    /// VLANs that the sender probes, encoded by [`crate::vlan_list`]. The receiver decodes them only when they change.
     pub(crate) vlans: &'a [u8],
 }
 
 impl MessageKind {
-    /// Returns the session that must answer the message.
+    /// Returns the session that must answer the message; `None` if no answer is solicited.
     pub(crate) const fn solicited_session(self) -> Option<u64> {
         match self {
             Self::Solicit { session } | Self::ReportLoss { session, .. } => Some(session),
@@ -60,7 +60,7 @@ impl MessageKind {
 }
 
 impl<'a> Message<'a> {
-    /// Appends the part of the message that is encrypted.
+    /// Appends the part of the message that will be encrypted.
     pub(crate) fn write_body(&self, bytes: &mut Vec<u8>) {
         let (kind, addressee, number) = match self.kind {
             MessageKind::Probe => (0, 0, 0),
@@ -73,7 +73,7 @@ impl<'a> Message<'a> {
         bytes.extend(number.to_be_bytes());
         bytes.extend(self.round.to_be_bytes());
         for name in [self.node, self.network] {
-            // Kubernetes names have at most 253 bytes.
+            // A longer name would be an error of the caller: Kubernetes names have at most 253 bytes.
             let name = name.as_bytes().get(..255).unwrap_or(name.as_bytes());
             bytes.push(u8::try_from(name.len()).unwrap_or(u8::MAX));
             bytes.extend(name);
@@ -81,7 +81,7 @@ impl<'a> Message<'a> {
         bytes.extend(self.vlans);
     }
 
-    /// Parses the part of the message that was encrypted; `None` if it is malformed.
+    /// Parses the decrypted part of a message; `None` if it is malformed.
     pub(crate) fn parse_body(
         body: &'a [u8],
         (session, counter, vlan): (u64, u64, VlanId),

@@ -1,4 +1,4 @@
-//! Evidence about one peer, that is, another agent on the segment.
+//! Evidence about one peer. A peer is another agent on the segment.
 
 use std::time::Duration;
 
@@ -10,39 +10,41 @@ use crate::replay_window::ReplayWindow;
 use crate::unreceived_vlans::{DueSolicitation, UnreceivedVlans};
 use crate::vlan_list;
 
-/// Time without a frame after which a peer is removed.
+/// Time without an accepted frame after which a peer is removed.
 const PEER_TIMEOUT: Duration = Duration::from_secs(30);
-/// Shortest time between two challenges of a session.
+/// Shortest time between two challenges of a session. A challenge is a solicitation that a session must answer to prove
+/// that its frames are not replays.
 const CHALLENGE_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Another agent on the segment. Sets of VLANs are bitmaps, so that hundreds of peers with 4,000 VLANs need few
 /// megabytes.
 #[derive(Debug, Default)]
 pub(crate) struct Peer {
-    /// Session that answered a solicitation of this agent. Frames of other sessions may be replays.
+    /// Session that has proven that its frames are not replays, by answering a solicitation of this agent; `None` if no
+    /// session has. Frames of other sessions may be replays.
     session: Option<u64>,
     challenge: Option<Challenge>,
     counters: ReplayWindow,
     last_received: Duration,
     round: PeerRound,
-    /// The last list of VLANs that the peer announced, as received.
+    /// The list of VLANs that the peer announced last, in encoded form.
     encoded_vlans: Vec<u8>,
-    /// The decoded list of VLANs that the peer announced.
+    /// The same list of VLANs in decoded form.
     announced: VlanSet,
     /// VLANs that both agents probe.
     common: VlanSet,
-    /// Common VLANs that were received at least once.
+    /// Common VLANs in which the peer was received at least once.
     received: VlanSet,
-    /// VLAN in which the peer was received last.
+    /// VLAN in which the peer was received last; `None` if it has not been received.
     last_vlan: Option<VlanId>,
     unreceived: UnreceivedVlans,
 }
 
-/// A session that must answer a solicitation.
+/// A session that was solicited, and must answer to prove that its frames are not replays.
 #[derive(Debug, Clone, Copy)]
 struct Challenge {
     session: u64,
-    /// Counter of the first solicitation. An answer to an earlier solicitation is a replay.
+    /// Counter of the first solicitation of the session. An answer to an earlier solicitation is a replay.
     counter: u64,
     last_sent: Duration,
 }
@@ -50,26 +52,26 @@ struct Challenge {
 /// State of the session that sent a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SessionState {
-    /// The session is known.
+    /// The session has proven before that its frames are not replays.
     Known,
-    /// The session is new, and the frame proves that it is not a replay.
+    /// The session is new, and this frame proves that its frames are not replays.
     Proven,
-    /// The session is unknown and must be challenged.
+    /// The session has proven nothing yet, and must be challenged now.
     ChallengeDue,
-    /// The session was challenged less than [`CHALLENGE_INTERVAL`] ago.
+    /// The session has proven nothing yet, and was challenged less than [`CHALLENGE_INTERVAL`] ago.
     Challenged,
 }
 
 impl Peer {
-    /// Returns true if no frame of the peer was accepted for [`PEER_TIMEOUT`]. Frames of unknown sessions do not count,
-    /// unless there is no other session.
+    /// Returns true if no frame of the peer was accepted for [`PEER_TIMEOUT`]. Frames of sessions that have proven
+    /// nothing count only if the peer has no other session.
     pub(crate) fn is_unresponsive(&self, now: Duration) -> bool {
         let challenged = self.challenge.filter(|_| self.session.is_none());
         let last = challenged.map_or(self.last_received, |one| one.last_sent);
         now.saturating_sub(last) > PEER_TIMEOUT
     }
 
-    /// Returns true if the peer is alive and has VLANs in common with this agent.
+    /// Returns true if the peer has a proven session, and has VLANs in common with this agent.
     pub(crate) fn is_witness(&self) -> bool {
         self.session.is_some() && !self.common.is_empty()
     }
@@ -83,25 +85,25 @@ impl Peer {
         self.session.is_some()
     }
 
-    /// Returns the common VLANs in which the peer's probes do not arrive.
+    /// Returns the common VLANs in which the peer's frames do not arrive.
     pub(crate) const fn missing(&self) -> &VlanSet {
         self.unreceived.missing()
     }
 
-    /// Returns true if every common VLAN was received, or is missing.
+    /// Returns true if each common VLAN is decided: the peer was received in it, or it is missing.
     pub(crate) fn is_complete(&self) -> bool {
-        // Both are subsets of the common VLANs.
+        // The received VLANs and the missing VLANs are subsets of the common VLANs.
         let undecided = self.common.len().saturating_sub(self.received.len());
         undecided <= self.missing().difference(&self.received).len()
     }
 
-    /// Returns the VLAN of the peer's last probe and the time when it was received, if the peer probes exactly these
-    /// VLANs.
+    /// Returns the VLAN of the peer's last probe, and the time when this probe was received; `None` unless the peer
+    /// probes exactly the VLANs `vlans`.
     pub(crate) fn position_in(&self, vlans: &VlanSet) -> Option<(VlanId, Duration)> {
         self.round.last_probe().filter(|_| self.announced == *vlans)
     }
 
-    /// Checks the session of a frame. `own_session` is the session of this agent.
+    /// Determines the state of the session that sent a frame. `own_session` is the session of this agent.
     pub(crate) fn check_session(
         &mut self,
         message: &Message,
@@ -128,7 +130,7 @@ impl Peer {
         }
     }
 
-    /// Records a solicitation with this counter that challenges a session.
+    /// Records that a session was challenged by a solicitation with this counter.
     pub(crate) fn record_challenge(&mut self, session: u64, counter: u64, now: Duration) {
         let known = self.challenge.filter(|one| one.session == session);
         let counter = known.map_or(counter, |one| one.counter);
@@ -144,26 +146,27 @@ impl Peer {
         self.ignore_past_losses();
     }
 
-    /// Ignores all losses until now. VLANs that are missing stay missing until they are received.
+    /// Ignores all probes that were missed until now. VLANs that are already missing stay missing until the peer is
+    /// received in them.
     pub(crate) fn ignore_past_losses(&mut self) {
         self.unreceived.clear_unconfirmed();
         self.round.restart();
     }
 
-    /// Resumes after a time in which this agent did not run and received nothing.
+    /// Resumes after a time in which this agent did not run, and thus received no frames.
     pub(crate) fn resume(&mut self, now: Duration) {
         self.last_received = now;
         self.ignore_past_losses();
     }
 
-    /// Accepts the counter of a frame; returns `false` for a replay. Then updates the announced VLANs, and suspects the
-    /// VLANs of missed probes.
+    /// Accepts a frame by its counter; returns `false` if the frame is a replay. If the frame is accepted, updates the
+    /// announced VLANs, and suspects the VLANs whose probes were missed.
     pub(crate) fn accept(&mut self, message: &Message, own: &VlanSet, now: Duration) -> bool {
         if !self.counters.accept(message.counter) {
             return false;
         }
         self.last_received = now;
-        // A frame that arrives after a later frame announces nothing new.
+        // The frame was overtaken by a later frame, so its announcement is outdated.
         if !self.counters.is_highest(message.counter) {
             return true;
         }
@@ -181,8 +184,8 @@ impl Peer {
         true
     }
 
-    /// Updates the common VLANs after either agent's VLANs changed. In new common VLANs no probe is expected before the
-    /// next round.
+    /// Updates the common VLANs after the VLANs of this agent or of the peer have changed. In VLANs that are newly
+    /// common, no probe is expected before the next round.
     pub(crate) fn update_common(&mut self, own: &VlanSet) {
         let common = self.announced.intersection(own);
         self.round.skip_until_next_round(&common.difference(&self.common));
@@ -191,7 +194,7 @@ impl Peer {
         self.common = common;
     }
 
-    /// Records that a frame of this round arrived in its VLAN.
+    /// Records that a frame of this round arrived in the VLAN in which it was sent.
     pub(crate) fn record_arrival(&mut self, vlan: VlanId, round: u32) {
         if !self.common.contains(vlan) {
             return;
@@ -202,9 +205,9 @@ impl Peer {
         self.last_vlan = Some(vlan);
     }
 
-    /// Records that the peer does not receive this agent in a VLAN. Then this agent solicits the peer in the VLAN, to
-    /// verify the opposite direction. This is not needed if the solicitation that the peer has just sent in the VLAN
-    /// arrived.
+    /// Records a report of the peer that it does not receive this agent in a VLAN. This agent then solicits the peer in
+    /// this VLAN, to verify the opposite direction. If the peer's last frame arrived in this VLAN, the opposite
+    /// direction is already verified.
     pub(crate) fn record_reported_loss(&mut self, vlan: VlanId) {
         if self.common.contains(vlan) && self.last_vlan != Some(vlan) {
             self.unreceived.solicit_on_request(vlan);
@@ -213,7 +216,7 @@ impl Peer {
 
     /// Returns the solicitations to send now, for at most `limit` VLANs at the same time. For each of these VLANs, a
     /// second solicitation is sent in a VLAN in which the peer was received: a missing answer is evidence only if the
-    /// peer answers there.
+    /// peer answers the second solicitation.
     pub(crate) fn take_solicitations(
         &mut self,
         now: Duration,

@@ -1,53 +1,54 @@
-//! Rounds of a peer, as this agent receives them. A peer probes its VLANs in ascending order, so a probe proves that
-//! the peer also sent the probes of all lower VLANs in this round.
+//! Rounds of a peer, as this agent observes them. In each round, a peer probes its VLANs in ascending order, so a probe
+//! proves that the peer has also sent the probes of all lower VLANs in this round.
 
 use std::ops::Range;
 use std::time::Duration;
 
 use berth_api::{VlanId, VlanSet};
 
-/// First number after the VLAN ids.
+/// End of the range of VLAN IDs, which are below 4095.
 const VLAN_ID_END: u16 = 4095;
 
-/// Current round of a peer.
+/// The current round of a peer.
 #[derive(Debug, Default)]
 pub(crate) struct PeerRound {
     round: u32,
-    /// VLAN of the last probe, and the time when it was received. `None` if this agent may have lost earlier probes:
-    /// then the next probe only starts the sequence.
+    /// VLAN of the peer's last probe, and the time when it was received. `None` if this agent may have lost earlier
+    /// probes: the next probe then proves nothing about earlier VLANs.
     last_probe: Option<(VlanId, Duration)>,
-    /// VLANs that were received in this round, and VLANs in which no probe is expected before the next round.
+    /// VLANs in which the peer was received in this round, and VLANs in which no probe is expected before the next
+    /// round.
     received_or_skipped: VlanSet,
 }
 
 impl PeerRound {
-    /// Starts the sequence again with the next probe, because this agent may have lost probes.
+    /// Begins the observation again with the next probe, because this agent may have lost probes.
     pub(crate) fn restart(&mut self) {
         self.last_probe = None;
         self.received_or_skipped = VlanSet::default();
     }
 
-    /// Expects no probe in any of these VLANs before the next round.
+    /// Declares that in these VLANs no probe is expected before the next round.
     pub(crate) fn skip_until_next_round(&mut self, vlans: &VlanSet) {
         if self.last_probe.is_some() {
             self.received_or_skipped.extend(vlans.iter());
         }
     }
 
-    /// Returns the VLAN of the last probe, and the time when it was received.
+    /// Returns the VLAN of the peer's last probe, and the time when it was received.
     pub(crate) const fn last_probe(&self) -> Option<(VlanId, Duration)> {
         self.last_probe
     }
 
-    /// Records a frame of this round that arrived in its VLAN.
+    /// Records that a frame of `round` arrived in the VLAN in which it was sent.
     pub(crate) fn record_arrival(&mut self, vlan: VlanId, round: u32) {
         if round == self.round {
             self.received_or_skipped.insert(vlan);
         }
     }
 
-    /// Records the newest probe of the peer. Returns the VLANs of `common` that the peer probed before, but that were
-    /// not received.
+    /// Records the newest probe of the peer. Returns the VLANs of `common` that the peer must have probed since its
+    /// last probe, but in which it was not received.
     pub(crate) fn record_probe(
         &mut self,
         vlan: VlanId,
@@ -58,7 +59,7 @@ impl PeerRound {
         let mut missed = Vec::new();
         let last = self.last_probe.replace((vlan, now)).map(|(last, _)| u16::from(last));
         if round == self.round {
-            // The range is empty if the peer restarted the round, because its VLANs changed.
+            // If the peer's VLANs have changed, the peer has begun the round again, and this range is empty.
             if let Some(last) = last {
                 missed.extend(self.unreceived(last + 1..vlan.into(), common));
             }
@@ -69,7 +70,8 @@ impl PeerRound {
         {
             missed.extend(self.unreceived(last + 1..VLAN_ID_END, common));
         }
-        // If more than one round has ended since the last probe, it is unknown which VLANs were probed in them.
+        // If more than one round has ended since the last probe, it is unknown which VLANs the peer probed in these
+        // rounds.
         self.round = round;
         self.received_or_skipped = VlanSet::default();
         if last.is_some() {
@@ -96,7 +98,7 @@ mod tests {
         VlanId::try_from(id).unwrap()
     }
 
-    /// Records probes that arrive, and returns the VLANs that were missed.
+    /// Records the arrival of probes, and returns the VLANs whose probes were missed.
     fn record(peer_round: &mut PeerRound, round: u32, ids: &[u16], common: &VlanSet) -> Vec<u16> {
         let mut missed = Vec::new();
         for id in ids {
@@ -126,7 +128,7 @@ mod tests {
             [14, 10],
             "14 ends the round before"
         );
-        // Rounds 6 and 7 were lost, except for one probe.
+        // All probes of the rounds 6 and 7 were lost, except the probe in VLAN 12.
         assert_eq!(record(&mut peer_round, 7, &[12], &common), [10, 11]);
         peer_round.restart();
         assert_eq!(record(&mut peer_round, 8, &[13], &common), [0; 0]);

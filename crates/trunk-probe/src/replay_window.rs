@@ -1,20 +1,20 @@
-//! Protection against replayed frames, as in RFC 4303: every counter is accepted once, also out of order within a
-//! window.
+//! Protection against replayed frames, as in RFC 4303: each counter is accepted only once. Counters may arrive out of
+//! order, within a window.
 
 /// Number of counters below the highest counter that are still accepted.
 const WINDOW_SIZE: u64 = 128;
 
-/// Counters of a session that were received.
+/// The counters that were received in a session.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct ReplayWindow {
     /// The highest counter that was received.
     highest: u64,
-    /// Bit `n` is set if counter `highest - n` was received.
+    /// Bit `n` is set if the counter `highest - n` was received.
     received: u128,
 }
 
 impl ReplayWindow {
-    /// Accepts a counter; returns `false` if it was received before, or is too old.
+    /// Accepts a counter. Returns `false` if the counter was received before, or is below the window.
     pub(crate) fn accept(&mut self, counter: u64) -> bool {
         if counter > self.highest || self.received == 0 {
             let shift = counter.saturating_sub(self.highest);
@@ -30,7 +30,7 @@ impl ReplayWindow {
         is_new
     }
 
-    /// Returns true if the counter is the highest that was received.
+    /// Returns true if `counter` is the highest counter that was received.
     pub(crate) const fn is_highest(&self, counter: u64) -> bool {
         counter == self.highest
     }

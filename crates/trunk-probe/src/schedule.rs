@@ -16,12 +16,12 @@ use std::time::Duration;
 
 use berth_api::{VlanId, VlanSet};
 
-/// Total rate of all agents of a segment while nothing changes, independent of the number of agents. Every agent sends
-/// or receives each of these frames, so the rate determines the cost of an idle agent: 0.1 % of a core if the agent
-/// sends or receives a frame in 1.8 microseconds. It also determines how soon a removed VLAN is detected: each of 4,000
-/// VLANs is probed at least every seven seconds, and a removed VLAN is reported two seconds later.
+/// Total frame rate of all agents of a segment while nothing changes, independent of the number of agents. Every agent
+/// sends or receives each of these frames, so the rate determines the cost of an idle agent: 0.1 % of a core if the
+/// agent sends or receives a frame in 1.8 microseconds. It also determines how soon a removed VLAN is detected: each of
+/// 4,000 VLANs is probed at least every seven seconds, and a removed VLAN is reported two seconds later.
 const IDLE_FRAMES_PER_SECOND: u32 = 540;
-/// Total rate of all agents of a segment in fast rounds.
+/// Total frame rate of all agents of a segment in fast rounds.
 const FAST_FRAMES_PER_SECOND: u32 = 8192;
 /// Minimum duration of a fast round.
 const MIN_FAST_ROUND: Duration = Duration::from_millis(250);
@@ -29,24 +29,24 @@ const MIN_FAST_ROUND: Duration = Duration::from_millis(250);
 const MIN_IDLE_ROUND: Duration = Duration::from_secs(2);
 /// Maximum duration of any round.
 const MAX_ROUND: Duration = Duration::from_secs(3600);
-/// Maximum duration of a fast round. If a fast round of a large fleet would take longer, no round is fast: with so many
-/// agents, every VLAN is soon probed anyway.
+/// Maximum duration of a fast round. If a fast round would take longer, the schedule runs no fast rounds: with so many
+/// agents, every VLAN is soon probed by some agent anyway.
 const MAX_FAST_ROUND: Duration = Duration::from_secs(10);
-/// Number of fast rounds after a change. The first of these rounds may have begun before the change.
+/// Number of fast rounds after a change, including the current round, which may have begun before the change.
 const FAST_ROUNDS: u32 = 3;
-/// Maximum number of probes per wake-up.
+/// Maximum number of probes that one wake-up sends.
 const MAX_BATCH: usize = 256;
-/// Maximum change of an agent's speed with which the agent reaches its place, in thousandths.
+/// Maximum change of an agent's probe rate, in thousandths, by which the agent moves to its place in the list of VLANs.
 const MAX_CORRECTION: i64 = 200;
 
-/// Place of this agent relative to the first agent of the segment.
+/// Place of this agent in the list of VLANs, relative to the first agent of the segment by name.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Place {
     /// VLAN that the first agent probed last.
     pub(crate) first_agent_vlan: VlanId,
     /// Time since the first agent probed that VLAN.
     pub(crate) first_agent_age: Duration,
-    /// Number of agents with a lower name, at least one.
+    /// Number of agents of the segment with a lower name than this agent, at least one.
     pub(crate) rank: u32,
 }
 
@@ -54,15 +54,15 @@ pub(crate) struct Place {
 #[derive(Debug)]
 pub(crate) struct Schedule {
     vlans: Vec<VlanId>,
-    /// Position of the next probe in `vlans`.
+    /// Index in `vlans` of the next probe.
     position: usize,
     round: u32,
     fast_rounds: u32,
-    /// Time of the next probe.
+    /// Time when the next probe is due.
     due: Duration,
     /// Number of agents on the segment, including this agent.
     agent_count: u32,
-    /// Change of the speed, in thousandths.
+    /// Change of this agent's probe rate, in thousandths; positive if the agent must probe faster.
     correction: i64,
     /// State of the random number generator for the jitter.
     random_state: u64,
@@ -87,7 +87,7 @@ impl Schedule {
         self.round
     }
 
-    /// Replaces the VLANs. The current round starts from the first VLAN again, so that a round is complete only if each
+    /// Replaces the VLANs. The current round begins again with the first VLAN, because a round is complete only if each
     /// VLAN was probed.
     pub(crate) fn set_vlans(&mut self, vlans: &VlanSet, now: Duration) {
         self.vlans = vlans.iter().collect();
@@ -95,26 +95,27 @@ impl Schedule {
         self.run_fast_rounds(now);
     }
 
-    /// Runs fast rounds from now on.
+    /// Begins fast rounds.
     pub(crate) fn run_fast_rounds(&mut self, now: Duration) {
         self.fast_rounds = FAST_ROUNDS;
         self.due = self.due.min(now);
     }
 
-    /// Returns true if fast rounds are in progress.
+    /// Returns true if the schedule runs a fast round now.
     pub(crate) fn is_fast(&self) -> bool {
         let can_be_fast = self.duration_at(FAST_FRAMES_PER_SECOND) <= MAX_FAST_ROUND;
         self.fast_rounds > 0 && !self.vlans.is_empty() && can_be_fast
     }
 
-    /// Sets the number of agents on the segment, and adjusts the speed so that this agent reaches its place, and stays
-    /// there. Without a place, the speed is unchanged.
+    /// Sets the number of agents on the segment, and changes the probe rate so that this agent moves to its place and
+    /// stays there. If `place` is `None`, the rate is the normal rate.
     pub(crate) fn set_agents(&mut self, agents: u32, place: Option<Place>) {
         self.agent_count = agents;
         self.correction = place.and_then(|place| self.distance(place)).unwrap_or(0);
     }
 
-    /// Returns the distance to the place, in thousandths of a round, forwards or backwards, whichever is shorter.
+    /// Returns the distance from the current position to the place, in thousandths of a round, limited to
+    /// [`MAX_CORRECTION`]. It is negative if the way backwards is shorter.
     fn distance(&self, place: Place) -> Option<i64> {
         let count = u128::try_from(self.vlans.len()).ok().filter(|count| *count > 0)?;
         let thousandths = |index: usize| u128::try_from(index).ok().map(|i| i * 1000 / count);
@@ -130,10 +131,10 @@ impl Schedule {
         Some(distance.clamp(-MAX_CORRECTION, MAX_CORRECTION))
     }
 
-    /// Returns the VLANs to probe now, each with its round.
+    /// Returns the VLANs to probe now, each with the round of the probe.
     pub(crate) fn take_due(&mut self, now: Duration) -> Vec<(VlanId, u32)> {
         if now.saturating_sub(self.due) > MIN_IDLE_ROUND {
-            // The agent was stopped, or had no VLANs. Missed probes are not sent later.
+            // The agent was stopped, or had no VLANs. Probes that were due meanwhile are not sent later.
             self.due = now;
         }
         let mut batch = Vec::new();
@@ -152,7 +153,7 @@ impl Schedule {
         batch
     }
 
-    /// Returns the duration of a round without corrections.
+    /// Returns the duration of a round at the normal rate.
     fn round_duration(&self) -> Duration {
         if self.is_fast() {
             self.duration_at(FAST_FRAMES_PER_SECOND).max(MIN_FAST_ROUND)
@@ -161,20 +162,20 @@ impl Schedule {
         }
     }
 
-    /// Returns the duration of a round if all agents together send at this rate. A single agent assumes that there is a
-    /// second agent.
+    /// Returns the duration of a round if all agents together send at this rate. A single agent calculates with two
+    /// agents.
     fn duration_at(&self, frames_per_second: u32) -> Duration {
         let frames = self.vlan_count().saturating_mul(self.agent_count.max(2));
         Duration::from_secs(1).saturating_mul(frames) / frames_per_second
     }
 
-    /// Returns the number of VLANs, at least one.
+    /// Returns the number of VLANs, at least one, to avoid a duration of zero.
     fn vlan_count(&self) -> u32 {
         u32::try_from(self.vlans.len()).unwrap_or(u32::MAX).max(1)
     }
 
-    /// Returns the time from one probe to the next, with a jitter of up to 10 %, so that the probes of several agents
-    /// do not stay synchronous.
+    /// Returns the time from one probe to the next. A jitter of up to 10 % prevents the probes of several agents from
+    /// staying synchronous.
     fn interval(&mut self) -> Duration {
         let interval = self.round_duration() / self.vlan_count();
         let correction = if self.is_fast() { 0 } else { self.correction };
@@ -182,7 +183,7 @@ impl Schedule {
         interval * (thousandths - self.next_random(100)) / 1000
     }
 
-    /// Returns a number below `end` (xorshift64).
+    /// Returns a random number below `end` (xorshift64).
     fn next_random(&mut self, end: u32) -> u32 {
         let mut x = self.random_state | 1;
         x ^= x << 13;
@@ -229,7 +230,7 @@ mod tests {
             let begin = 40;
             run(&mut schedule, 0, begin, agents);
             let probes = run(&mut schedule, begin, begin + 1000, agents);
-            // All agents together send at most 540 frames per second, with a jitter of 10 % and a margin.
+            // All agents together may send 540 frames per second, with a tolerance for the jitter of 10 %.
             let total = probes * usize::try_from(agents.max(2)).unwrap();
             assert!(total <= 670_000, "{count}, {agents}: {total}");
             assert!(probes >= 490, "{count}, {agents}: {probes}");

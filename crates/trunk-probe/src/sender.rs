@@ -1,4 +1,4 @@
-//! Creates the frames of one agent on one network.
+//! Creates the frames that one agent sends on one network.
 
 use berth_api::{VlanId, VlanSet};
 
@@ -10,20 +10,20 @@ use crate::vlan_list;
 /// A frame to send.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outgoing {
-    /// VLAN of the frame.
+    /// VLAN in which to send the frame.
     pub vlan: VlanId,
-    /// Payload after the Ethernet header.
+    /// Payload that follows the Ethernet header.
     pub payload: Vec<u8>,
 }
 
-/// Creates frames.
+/// Creates the frames that this agent sends on one network.
 #[derive(Debug)]
 pub(crate) struct Sender {
     pub(crate) node: String,
     pub(crate) network: String,
     pub(crate) codec: Codec,
     pub(crate) session: u64,
-    /// Number of frames that were created. Every later frame has a higher counter.
+    /// Counter of the last frame: the number of frames that were created. The counter of every later frame is higher.
     pub(crate) counter: u64,
     encoded_vlans: Vec<u8>,
 }
@@ -45,7 +45,7 @@ impl Sender {
         self.encoded_vlans = vlan_list::encode(vlans);
     }
 
-    /// Creates a frame; returns `None` only if the cipher fails.
+    /// Creates a frame. Returns `None` only if the cipher fails.
     pub(crate) fn frame(
         &mut self,
         vlan: VlanId,

@@ -1,11 +1,11 @@
-//! Solicitations in a VLAN in which a peer's probes do not arrive: the VLAN is missing only if the peer also answers no
-//! solicitation. Thus lost frames alone cause no false alarm.
+//! Solicitations in a VLAN in which a peer's probes do not arrive. The VLAN counts as missing only if the peer does not
+//! answer the solicitations, either, so that lost frames alone cause no false alarm.
 
 use std::time::Duration;
 
-/// Number of solicitations without an answer after which a VLAN is missing.
+/// Number of unanswered solicitations after which a VLAN counts as missing.
 const MAX_SOLICITATIONS: u32 = 8;
-/// Time between two solicitations.
+/// Minimum time between two solicitations in one VLAN.
 const SOLICITATION_INTERVAL: Duration = Duration::from_millis(150);
 
 /// Solicitations to one peer in one VLAN.
@@ -13,18 +13,18 @@ const SOLICITATION_INTERVAL: Duration = Duration::from_millis(150);
 pub(crate) struct Solicitation {
     unanswered: u32,
     last_sent: Option<Duration>,
-    /// True if the solicitation also reports to the peer that its probes do not arrive.
+    /// True if the solicitations also report to the peer that its probes do not arrive.
     pub(crate) is_reported: bool,
 }
 
 /// Next step of a solicitation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SolicitationStep {
-    /// Send one more solicitation.
+    /// Send another solicitation.
     Send,
-    /// Wait for an answer, or for any frame of the peer in this VLAN.
+    /// Wait for an answer, or for any other frame of the peer in this VLAN.
     Wait,
-    /// The peer is alive, but did not answer in this VLAN.
+    /// The VLAN is missing: the peer is alive, but did not answer in this VLAN.
     Missing,
 }
 
@@ -34,7 +34,8 @@ impl Solicitation {
     }
 
     /// Returns the next step. `last_received` is the time of the last frame of the peer in any VLAN. A solicitation
-    /// counts only if the peer was received after it: a peer that stopped, or whose link is down, cannot answer.
+    /// counts as unanswered only if a frame of the peer was received after the solicitation was sent: a peer that
+    /// stopped, or whose link is down, cannot answer.
     pub(crate) fn step(&mut self, now: Duration, last_received: Duration) -> SolicitationStep {
         if let Some(last_sent) = self.last_sent {
             if now.saturating_sub(last_sent) < SOLICITATION_INTERVAL {
@@ -70,7 +71,7 @@ mod tests {
             last
         };
         assert_eq!(run(true, 3), SolicitationStep::Send);
-        // The link of the peer is down for a while.
+        // The link of the peer is down, so its unanswered solicitations do not count.
         assert_eq!(run(false, 100), SolicitationStep::Send);
         assert_eq!(run(true, 5), SolicitationStep::Send);
         assert_eq!(run(true, 1), SolicitationStep::Missing);

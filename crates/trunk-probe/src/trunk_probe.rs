@@ -22,34 +22,36 @@ const MAX_QUEUE: usize = 2048;
 const MAX_BATCH: usize = 256;
 /// Maximum number of VLANs that are solicited at the same time, for all peers together.
 const MAX_SOLICITED: usize = 256;
-/// Number of VLANs that may be solicited at the same time for each peer, even if the maximum for all peers is exceeded.
+/// Number of VLANs that may be solicited at the same time for each peer. It is permitted even if the maximum for all
+/// peers is exceeded.
 const MIN_SOLICITED: usize = 8;
-/// Space in the queue for the solicitations of one peer. A solicitation that is not sent must not count.
+/// Number of free entries in the queue that the solicitations of one peer require. A solicitation that cannot be queued
+/// must not be counted as unanswered.
 const SOLICITATION_FRAMES: usize = 1024;
-/// Shortest time between two answers in one VLAN, so that replayed solicitations do not multiply frames.
+/// Minimum time between two answers in one VLAN, so that replayed solicitations do not multiply frames.
 const ANSWER_INTERVAL: Duration = Duration::from_millis(50);
-/// Maximum time between two calls of `poll`. After a longer time, this agent was stopped and has lost frames, so missed
+/// Maximum time between two calls of `poll`. If more time passes, this agent was stopped and has lost frames, so missed
 /// probes are no evidence.
 const MAX_POLL_GAP: Duration = Duration::from_secs(5);
-/// Time after which a leak that no longer occurs is removed.
+/// Time for which a leak is reported after it occurred last.
 const LEAK_RETENTION: Duration = Duration::from_secs(300);
 /// Time between wake-ups while nothing happens, so that frames are sent and received in batches.
 const IDLE_INTERVAL: Duration = Duration::from_millis(250);
 /// Time between wake-ups during solicitations and fast rounds.
 const BUSY_INTERVAL: Duration = Duration::from_millis(10);
-/// Time after a peer's solicitation in which more frames are expected.
+/// Time after a peer's solicitation for which wake-ups are frequent, because more frames are expected.
 const BUSY_TIME: Duration = Duration::from_millis(500);
 
-/// Reason why a received frame is no evidence.
+/// Reason why a received frame provides no evidence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum IgnoredFrame {
     /// The frame could not be decoded.
     #[error(transparent)]
     Undecodable(#[from] DecodeError),
-    /// The frame was sent by this node, or for another network.
+    /// The frame was sent by this node, or belongs to another network.
     #[error("the frame belongs to this node or to another network")]
     Foreign,
-    /// The session of the sender is not proven yet.
+    /// The session of the sender has not proven yet that its frames are not replays.
     #[error("the session of the sender is not proven yet")]
     NotProven,
     /// The frame was received before.
@@ -58,7 +60,7 @@ pub enum IgnoredFrame {
     /// The frame was sent in a VLAN other than the one in which it arrived.
     #[error("the frame was sent in a VLAN other than the one in which it arrived")]
     Leaked,
-    /// There are too many peers.
+    /// The frame is from a new peer, but the maximum number of peers is reached.
     #[error("there are too many agents on the segment")]
     TooManyPeers,
 }
@@ -75,7 +77,8 @@ pub struct TrunkProbe {
     leak: Option<(Duration, Leak)>,
     unverified: UnverifiedVlans,
     busy_until: Duration,
-    /// True if the evidence has ever been complete. A peer that joins later does not make the verdict unknown.
+    /// True if the evidence was complete at least once since this agent has had peers. From then on, a new peer does
+    /// not make the verdict unknown.
     was_complete: bool,
     last_poll: Duration,
 }
@@ -112,8 +115,8 @@ impl TrunkProbe {
         self.last_answers.clear();
     }
 
-    /// Returns the frames to send now, and the time of the next call. Call it after `receive` for all frames that have
-    /// arrived.
+    /// Returns the frames to send now, and the time of the next call of `poll`. Call `poll` after all frames that have
+    /// arrived were passed to `receive`.
     pub fn poll(&mut self, now: Duration) -> (Vec<Outgoing>, Duration) {
         if now.saturating_sub(self.last_poll) > MAX_POLL_GAP {
             self.peers.values_mut().for_each(|peer| peer.resume(now));
@@ -161,7 +164,7 @@ impl TrunkProbe {
             return;
         }
         if self.witness_count() == 0 {
-            // Without a peer, nothing can be concluded about any VLAN.
+            // If there is no peer, nothing can be concluded about any VLAN.
             self.unverified = UnverifiedVlans::new(now);
         } else {
             let current = self.vlans_without_peers();
@@ -169,7 +172,7 @@ impl TrunkProbe {
         }
     }
 
-    /// Returns the VLANs of this agent that no other agent announces.
+    /// Returns the VLANs of this agent that no peer announces.
     fn vlans_without_peers(&self) -> VlanSet {
         let mut rest = self.vlans.clone();
         for peer in self.peers.values().filter(|peer| peer.is_witness()) {
@@ -181,8 +184,8 @@ impl TrunkProbe {
         rest
     }
 
-    /// Returns the place of this agent among the agents of the segment; `None` for the first agent, and if the first
-    /// agent probes other VLANs.
+    /// Returns the place of this agent among the agents of the segment; `None` if this agent is the first agent, or if
+    /// the first agent probes other VLANs.
     fn place(&self, now: Duration) -> Option<Place> {
         let lower = self.peers.range(..self.sender.node.clone());
         let mut lower = lower.map(|(_, peer)| peer).filter(|peer| peer.has_session());
@@ -191,7 +194,7 @@ impl TrunkProbe {
         Some(Place { first_agent_vlan, first_agent_age: now.saturating_sub(at), rank })
     }
 
-    /// Ignores all losses until now, because the caller lost frames.
+    /// Ignores all probes that were missed until now. To be called after the caller has lost frames.
     pub fn ignore_past_losses(&mut self) {
         self.peers.values_mut().for_each(Peer::ignore_past_losses);
     }
@@ -200,7 +203,8 @@ impl TrunkProbe {
     /// untagged.
     ///
     /// # Errors
-    /// Returns the reason why the frame is no evidence.
+    ///
+    /// Returns the reason why the frame provides no evidence.
     pub fn receive(
         &mut self,
         now: Duration,
@@ -226,7 +230,8 @@ impl TrunkProbe {
         if is_proven && !peer.accept(&message, &self.vlans, now) {
             return Err(IgnoredFrame::Replayed);
         }
-        // Agents that do not know each other's sessions yet must answer each other's solicitations.
+        // The solicitation is answered even if the sender's session is not proven. Otherwise two agents that do not
+        // know each other's sessions would never prove them.
         if message.kind.solicited_session() == Some(*own_session) && is_in_own_vlan {
             self.busy_until = now + BUSY_TIME;
             let last = self.last_answers.get(&vlan);
@@ -245,7 +250,7 @@ impl TrunkProbe {
             SessionState::Challenged => return Err(IgnoredFrame::NotProven),
             SessionState::ChallengeDue => {
                 if is_in_own_vlan && self.queue.len() < MAX_QUEUE {
-                    // Every later frame has a higher counter.
+                    // The solicitation is only queued here; it will be sent with a higher counter than the current one.
                     peer.record_challenge(message.session, *counter + 1, now);
                     self.queue.push_back((vlan, MessageKind::Solicit { session: message.session }));
                     self.busy_until = now + BUSY_TIME;
@@ -267,8 +272,8 @@ impl TrunkProbe {
         Ok(())
     }
 
-    /// Records a leak. A known leak is kept until it no longer occurs, so that the status does not change with each of
-    /// many different leaks.
+    /// Records a leak. A recorded leak is replaced only if it no longer occurs, so that the status does not change with
+    /// each of many different leaks.
     fn record_leak(&mut self, now: Duration, leak: Leak) {
         let is_other = |(at, known): &(Duration, Leak)| {
             *known != leak && now.saturating_sub(*at) < LEAK_RETENTION
@@ -278,7 +283,7 @@ impl TrunkProbe {
         }
     }
 
-    /// Returns the verdict.
+    /// Returns the verdict on the VLANs of this host.
     pub fn verdict(&mut self) -> Verdict {
         let witnesses = || self.peers.iter().filter(|(_, peer)| peer.is_witness());
         let is_complete = witnesses().all(|(_, peer)| peer.is_complete())
@@ -299,7 +304,7 @@ impl TrunkProbe {
         }
     }
 
-    /// Returns the VLANs in which no other agent is received, although other agents are received in other VLANs.
+    /// Returns the VLANs in which no peer is received, although peers are received in other VLANs.
     #[must_use]
     pub fn unverified_vlans(&self) -> VlanSet {
         let witnesses = || self.peers.values().filter(|peer| peer.is_witness());
@@ -314,13 +319,13 @@ impl TrunkProbe {
         cut_off
     }
 
-    /// Returns the number of other agents that have VLANs in common with this agent.
+    /// Returns the number of peers that have VLANs in common with this agent.
     #[must_use]
     pub fn witness_count(&self) -> usize {
         self.peers.values().filter(|peer| peer.is_witness()).count()
     }
 
-    /// Returns a leak of the last minutes.
+    /// Returns a leak that occurred in the last five minutes; `None` if there was none.
     #[must_use]
     pub fn leak(&self, now: Duration) -> Option<&Leak> {
         let (at, leak) = self.leak.as_ref()?;

@@ -1,4 +1,4 @@
-//! VLANs in which no probe of a peer is received: first suspected, then solicited, then missing.
+//! VLANs in which a peer's probes are not received. Such a VLAN is first suspected, then solicited, then missing.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,62 +7,62 @@ use berth_api::{VlanId, VlanSet};
 
 use crate::solicitation::{Solicitation, SolicitationStep};
 
-/// Maximum number of VLANs that are solicited because the peer requests it.
+/// Maximum number of VLANs that are solicited because the peer has reported a loss in them.
 const MAX_REQUESTED: usize = 64;
-/// Time between two solicitations in missing VLANs. The interval is short, so that this agent soon detects that the
-/// switches carry a VLAN again.
+/// Time between two solicitations in missing VLANs. It is short, so that this agent soon detects that the switches
+/// carry a VLAN again.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(2);
 
-/// VLANs in which no probe of a peer is received.
+/// VLANs in which a peer's probes are not received.
 #[derive(Debug, Default)]
 pub(crate) struct UnreceivedVlans {
-    /// VLANs in which a probe was missed.
+    /// VLANs in which a probe was missed, and that are not solicited yet.
     suspected: VlanSet,
     solicited: BTreeMap<VlanId, Solicitation>,
     missing: VlanSet,
-    /// The missing VLAN that was solicited last.
+    /// The missing VLAN that was solicited last; `None` if none was.
     rechecked: Option<VlanId>,
     /// Time of the next solicitation in a missing VLAN.
     next_recheck: Duration,
 }
 
-/// A solicitation to send.
+/// A solicitation that must be sent now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DueSolicitation {
-    /// A solicitation in a VLAN that is not yet known to be missing.
+    /// A solicitation in a VLAN that may be missing.
     Undecided {
         vlan: VlanId,
         /// True if the solicitation also reports to the peer that its probes do not arrive.
         is_reported: bool,
     },
-    /// A solicitation in a missing VLAN, to detect that the switches carry the VLAN again.
+    /// A solicitation in a missing VLAN, to detect whether the switches carry the VLAN again.
     Recheck(VlanId),
 }
 
 impl UnreceivedVlans {
-    /// Suspects a VLAN in which a probe was missed.
+    /// Adds a VLAN in which a probe was missed to the suspected VLANs.
     pub(crate) fn suspect(&mut self, vlan: VlanId) {
         if !self.missing.contains(vlan) && !self.solicited.contains_key(&vlan) {
             self.suspected.insert(vlan);
         }
     }
 
-    /// Solicits the peer in a VLAN because the peer does not receive this agent there. The solicitation reports nothing
-    /// to the peer, because the peer has requested it.
+    /// Solicits the peer in a VLAN, because the peer has reported that it does not receive this agent in this VLAN. The
+    /// solicitation contains no report, because the peer already knows of the loss.
     pub(crate) fn solicit_on_request(&mut self, vlan: VlanId) {
         if !self.missing.contains(vlan) && self.solicited.len() < MAX_REQUESTED {
             self.solicited.entry(vlan).or_insert_with(|| Solicitation::new(false));
         }
     }
 
-    /// Removes a VLAN, because the peer was received in it.
+    /// Removes a VLAN, because the peer was received in this VLAN.
     pub(crate) fn clear(&mut self, vlan: VlanId) {
         self.suspected.remove(vlan);
         self.solicited.remove(&vlan);
         self.missing.remove(vlan);
     }
 
-    /// Removes all VLANs except those that are missing.
+    /// Removes all VLANs that are suspected or solicited, but not missing.
     pub(crate) fn clear_unconfirmed(&mut self) {
         self.suspected = VlanSet::default();
         self.solicited.clear();
@@ -80,13 +80,13 @@ impl UnreceivedVlans {
         &self.missing
     }
 
-    /// Returns true if solicitations are in progress.
+    /// Returns true if any VLAN is suspected or solicited.
     pub(crate) fn is_soliciting(&self) -> bool {
         !self.solicited.is_empty() || !self.suspected.is_empty()
     }
 
-    /// Returns the solicitations to send now. At most `limit` VLANs are solicited at the same time; further VLANs wait.
-    /// `last_received` is the time of the last frame of the peer in any VLAN.
+    /// Returns the solicitations to send now. At most `limit` VLANs are solicited at the same time; the other suspected
+    /// VLANs wait. `last_received` is the time of the last frame of the peer in any VLAN.
     pub(crate) fn take_due(
         &mut self,
         now: Duration,
@@ -136,7 +136,7 @@ mod tests {
         let (mut now, mut rechecked) = (Duration::from_secs(5), Vec::new());
         for _ in 0..400 {
             now += Duration::from_millis(100);
-            // The peer is received in other VLANs.
+            // The peer is alive, because it is received in other VLANs.
             let due = unreceived.take_due(now, now, 4);
             let solicited =
                 due.iter().filter(|due| matches!(due, DueSolicitation::Undecided { .. }));
