@@ -54,8 +54,8 @@ fn refusal_message(machine: &MachineRenderer<'_>, network: &AdditionalNetwork) -
     let Some(tenant) = machine.tenant else {
         return (*namespace != machine.namespace).then(|| {
             format!(
-                "is not in namespace {}, and the machine belongs to no tenant that lists it: name the tenant in \
-                 annotation berth.dev/tenant",
+                "is not in namespace {}, and the machine belongs to no tenant whose TenantCluster could list the \
+                 network: name the tenant in annotation berth.dev/tenant",
                 machine.namespace
             )
         });

@@ -141,14 +141,15 @@ fn add_keys_to_cloud_config(text: &str, keys: &[&str]) -> Result<String, UserDat
     }
     let reparsed: Value = serde_saphyr::from_str(&merged).map_err(|_| {
         invalid(format!(
-            "keys cannot be added to {SSH_KEYS_FIELD} in this notation; write it as a block list"
+            "public keys cannot be added to {SSH_KEYS_FIELD} in this notation; write {SSH_KEYS_FIELD} as a block list"
         ))
     })?;
     let mut expected = if read.is_null() { json!({}) } else { read };
     expected[SSH_KEYS_FIELD] = reparsed[SSH_KEYS_FIELD].clone();
     if reparsed != expected {
         return Err(invalid(format!(
-            "keys cannot be added to {SSH_KEYS_FIELD}; write it as a block list at the end"
+            "public keys cannot be added to {SSH_KEYS_FIELD}; write {SSH_KEYS_FIELD} as a block list at the \
+             end of the document"
         )));
     }
     Ok(merged)

@@ -110,8 +110,8 @@ struct ErrorStatus {
 }
 
 /// Lists the collection at `path`, and then watches it. `handle` is called with each event; if `handle` returns an
-/// error, the watch ends. Returns `Ok` if the collection must be listed again, because the resource version has
-/// expired.
+/// error, the watch ends. Returns `Ok` if the collection must be listed again: the resource version has expired, or a
+/// watch ended without any event or bookmark.
 ///
 /// # Errors
 ///

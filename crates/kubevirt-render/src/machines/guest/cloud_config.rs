@@ -55,7 +55,7 @@ pub(super) fn add_file(text: &str, file: &GuestFile) -> Result<String, MergeErro
     expected[WRITE_FILES_FIELD] = files.into();
     match serde_saphyr::from_str::<Value>(&merged) {
         Ok(reparsed) if reparsed == expected => Ok(merged),
-        _ => Err(field_error("must be a block list, with one item per line after `- `")),
+        _ => Err(field_error("must be a block list: write each item on its own line, after `- `")),
     }
 }
 

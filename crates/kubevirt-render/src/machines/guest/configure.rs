@@ -28,15 +28,17 @@ pub struct GuestData {
 pub enum GuestNote {
     /// The tenant's Secret contains network data.
     #[error(
-        "the Secret with the user data has the entry networkdata, so the machines do not get their addresses by \
-         cloud-init: remove the entry, or configure the addresses in it"
+        "the Secret with the user data has the entry networkdata, so cloud-init does not configure the addresses that \
+         Berth allocates: remove the entry, or configure these addresses in networkdata"
     )]
     NetworkDataExists,
     /// The operating system reads neither cloud-config nor network data, and the user data are not an Ignition config.
-    #[error("the machines do not get their addresses by user data: {0} needs an Ignition config")]
+    #[error(
+        "the user data do not configure the addresses of the machines: {0} needs an Ignition config"
+    )]
     NotIgnition(String),
     /// The user data have a form to which nothing can be added.
-    #[error("the machines do not get {part} by user data: {error}")]
+    #[error("{part} cannot be added to the user data of the machines: {error}")]
     NotMerged {
         /// Description of the part that could not be added.
         part: &'static str,
@@ -110,7 +112,7 @@ fn add_ignition_files(machine: &GuestMachine<'_>, has_tenant_data: bool, data: &
             data.notes.extend(skipped.into_iter().map(GuestNote::FileExists));
         }
         Err(error) => {
-            let part = "their addresses and /etc/berth/machine.env";
+            let part = "addresses and /etc/berth/machine.env";
             data.notes.push(GuestNote::NotMerged { part, error });
         }
     }
