@@ -21,7 +21,7 @@ pub async fn publish_event(
 ) -> Result<(), CallError> {
     let result = with_timeout(recorder.publish(event, &reference)).await;
     // API servers before 1.23 accept an Event about a cluster-scoped object outside of `kube-system` only if
-    // `involvedObject.namespace` is set. On newer servers it must not be set, because `kubectl describe` would then not
+    // `involvedObject.namespace` is set. It is not set for newer servers, because `kubectl describe` would then not
     // show the Event.
     let requires_namespace = |error: &CallError| error.is_invalid("involvedObject.namespace");
     if result.as_ref().is_err_and(requires_namespace) {

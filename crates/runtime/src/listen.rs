@@ -132,8 +132,8 @@ pub async fn bind(listen_address: &ListenAddress) -> anyhow::Result<ListenSocket
     Ok(match listen_address {
         ListenAddress::Tcp(address) => ListenSocket::Tcp(TcpListener::bind(address).await?),
         ListenAddress::Unix(path) => {
-            // An existing socket file was left by a process that crashed. No other agent uses it, because the running
-            // agent holds a lock.
+            // An existing socket file was left by a process that crashed. It is not in use, because this process holds
+            // the agent's lock, so no other agent runs.
             if path.exists() {
                 nix::unistd::unlink(path)?;
             }

@@ -53,7 +53,7 @@ pub(super) fn spread_options(preference: Option<&Preference>) -> (u32, &str) {
 /// # Errors
 ///
 /// Returns an error if the preference is invalid, or if it spreads the vCPUs and their number is not divisible
-/// (`CheckSpreadCPUTopology`), as a single vCPU with the default ratio 2.
+/// (`CheckSpreadCPUTopology`). For example, a single vCPU is not divisible by the default ratio, which is 2.
 pub(super) fn topology(
     vcpus: u32,
     preference: Option<&Preference>,

@@ -27,8 +27,8 @@ const RESERVED_DOMAINS: [&str; 8] = [
 const RECOMMENDED_DOMAIN: &str = "app.kubernetes.io";
 
 /// Returns true if a template may set an annotation. Permitted are keys without a prefix, because Kubernetes reserves
-/// them for users and no controller reads them, and keys with one of `prefixes`, which are InfraConfig's
-/// `annotationPrefixes`.
+/// them for users and no controller reads them, the keys in [`DISK_ANNOTATIONS`], and keys with one of `prefixes`,
+/// which are InfraConfig's `annotationPrefixes`.
 ///
 /// Other annotations may give access to the host or to other tenants: `hooks.kubevirt.io/hookSidecars` runs any image
 /// in the launcher pod, and `v1.multus-cni.io/default-network` and `k8s.v1.cni.cncf.io/networks` attach the pod to

@@ -1,5 +1,5 @@
 //! Objects that rendering needs in addition to the MachineDeployment: defaults, tenants, storage, Secrets. The
-//! reconciler reads them from the API server; `berth-controller render` and `plan` read them from files.
+//! reconciler reads them from the API server; `berth-controller render` and `plan` read them from their input.
 
 use std::collections::BTreeMap;
 
@@ -31,8 +31,8 @@ pub struct RenderContext {
     pub is_exhaustive: bool,
 }
 
-/// The fields of an instance type that a VM may not set, too: KubeVirt rejects a VM that sets a field that its instance
-/// type also sets, even with an equal value.
+/// The fields of an instance type that restrict the fields of a VM: KubeVirt rejects a VM that sets a field that its
+/// instance type also sets, even with an equal value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InstanceType {
     /// Field `spec.schedulerName`.

@@ -8,8 +8,8 @@ use super::interface_config::InterfaceConfig;
 use super::provider::ProviderConfig;
 use super::render_context::RenderContext;
 
-/// Properties that the reconciler chooses when it creates a machine in a cluster. Outside a cluster, all are `None` or
-/// empty.
+/// Properties of a machine that the caller of the renderer determines. The reconciler sets all of them. Commands that
+/// create no machine leave most of them `None` or empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RenderOptions {
     /// Name of the machine.

@@ -12,7 +12,7 @@ use crate::cli::text::{push_line, to_single_line, wrap_text};
 const TERMINAL_WIDTH: usize = 80;
 /// Column in which the ID of a check begins, after the status.
 const ID_COLUMN: usize = 6;
-/// Column in which the message begins: the longest ID of a check and a space have 29 columns.
+/// Column in which the message begins. The 29 columns between suffice for the longest ID of a check.
 const MESSAGE_COLUMN: usize = 6 + 29;
 
 /// Renders all findings, and the number of findings by status.

@@ -78,8 +78,8 @@ fn cpus_are_shared_by_the_ratio() {
     };
     assert_eq!((shared(1, 3), shared(4, 3), shared(3, 7)), (334, 1334, 429));
     assert_eq!((shared(2, 0), shared(2, -1)), (0, 0));
-    // With ratio 10, every quotient is a whole number of thousandths of a CPU. It must be exact, although the renderer
-    // divides floats as KubeVirt does.
+    // With ratio 10, every quotient is a whole number of thousandths of a CPU. The result must be exact, although the
+    // renderer divides floats as KubeVirt does.
     for cores in 1..=512 {
         assert_eq!(shared(cores, 10), u64::from(cores) * 100, "{cores}");
     }
@@ -100,8 +100,9 @@ fn emulator_and_io_threads_need_additional_pinned_cpus() {
         (2, 0, 0, false, json!({}), 3),
         (3, 0, 0, true, json!({}), 4),
         (2, 0, 0, true, json!({}), 4),
-        // With the policy supplementalPool, KubeVirt counts the 3 CPUs of the I/O thread pool twice for the parity. 5 +
-        // 3 CPUs are even, so the emulator thread needs 2 CPUs; 5 + 3 + 3 CPUs are odd, so it needs only 1.
+        // With the policy supplementalPool, KubeVirt counts the I/O thread pool twice for the parity. Counted once, 5 +
+        // 3 CPUs are even, and the emulator thread gets 2 CPUs. Counted twice, 5 + 3 + 3 CPUs are odd, and it gets only
+        // 1.
         (5, 3, 0, true, json!({}), 10),
         (5, 3, 0, true, policy, 9),
     ] {

@@ -17,7 +17,8 @@ pub(super) fn add_files(
     let mut config: Value = serde_json::from_str(text).map_err(|_| invalid())?;
     let version =
         config.pointer("/ignition/version").and_then(Value::as_str).ok_or_else(invalid)?;
-    // In version 2, each file must name its filesystem, and Ignition overwrites existing files by default.
+    // In an Ignition config of version 2, each file must name its filesystem, and Ignition overwrites existing files by
+    // default.
     let is_version_2 = version.starts_with("2.");
     let root = config.as_object_mut().ok_or_else(invalid)?;
     let storage = root.entry("storage").or_insert_with(|| json!({}));

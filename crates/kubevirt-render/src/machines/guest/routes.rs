@@ -11,8 +11,8 @@ use crate::machines::interface_config::InterfaceConfig;
 const DEFAULT_ROUTE_METRIC: u32 = 50;
 /// Metric of the routes that an interface without allocated addresses receives by DHCP and from router advertisements.
 /// The kernel prefers lower metrics, and the default routes of the pod network and of the tenant's network must be
-/// preferred. A route without a metric has 1024 in the kernel and in networkd, such as the IPv6 default route in
-/// network data.
+/// preferred. Routes without a metric, such as the IPv6 default route in network data, have the metric 1024 in the
+/// kernel and in networkd.
 pub(super) const FURTHER_ROUTE_METRIC: u32 = 2000;
 
 /// A route of the guest.
