@@ -230,8 +230,8 @@ impl TrunkProbe {
         if is_proven && !peer.accept(&message, &self.vlans, now) {
             return Err(IgnoredFrame::Replayed);
         }
-        // The solicitation is answered even if the sender's session is not proven. Otherwise two agents that do not
-        // know each other's sessions would never prove them.
+        // A solicitation is answered even if the sender's session is not proven. Otherwise two agents whose sessions
+        // are both unproven would wait for each other's answers.
         if message.kind.solicited_session() == Some(*own_session) && is_in_own_vlan {
             self.busy_until = now + BUSY_TIME;
             let last = self.last_answers.get(&vlan);

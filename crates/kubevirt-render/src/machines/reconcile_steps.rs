@@ -195,7 +195,7 @@ impl ExistingVm {
     }
 
     /// Returns true if Berth created the VirtualMachine for the MachineDeployment, false if the VirtualMachine was
-    /// adopted. Only the former has a user data Secret with a known name.
+    /// adopted. An adopted VirtualMachine has no user data Secret with a known name.
     #[must_use]
     pub fn is_created_by(&self, deployment: &MachineDeployment) -> bool {
         let revision = self

@@ -222,8 +222,9 @@ impl RequestClasses {
         (at, key)
     }
 
-    /// Returns the index of the fit scores for these requests, and increments their number of classes. If there are
-    /// none, reuses an entry of `fit_scores` that no class uses, or adds an entry.
+    /// Returns the index of the fit scores for these requests, and increments the `class_count` of the fit scores. If
+    /// there are no fit scores for these requests, reuses an entry of `fit_scores` that no class uses, or adds an
+    /// entry.
     fn fit_scores_index(&mut self, requests: &ContainerRequests, rules: &Arc<Rules>) -> usize {
         if let Some(&at) = self.indexes_by_requests.get(requests) {
             self.fit_scores[at].class_count += 1;

@@ -104,9 +104,8 @@ fn parse_options(listed: &[String]) -> BTreeMap<String, String> {
     listed.iter().map(pair).collect()
 }
 
-/// Returns the CPUs that the kubelet reserves: the configured CPUs, or, if only an amount is configured
-/// (`kubeReserved`), the first CPUs, core by core. In the latter case, the number of reserved CPUs is the number of the
-/// host's CPUs minus the Node's allocatable CPUs, rounded up.
+/// Returns the CPUs that the kubelet reserves. If only an amount is configured (`kubeReserved`), these are the first
+/// CPUs, core by core, and their number is the number of the host's CPUs minus the Node's allocatable CPUs, rounded up.
 pub(super) fn reserved_cpus(
     settings: &Kubelet,
     spec: &HostSpec,

@@ -44,19 +44,19 @@ impl GroupMembership {
         }
     }
 
-    /// Returns the numbers of the counters that count the pods of these groups.
+    /// Returns the numbers of the counters that count the pods in the groups to which the pod belongs.
     pub(super) fn group_pod_counters(&self) -> &[u32] {
         self.counters.get(..to_index(self.existing_anti_affinity_start)).unwrap_or_default()
     }
 
-    /// Returns the numbers of the counters that count the pods with a required anti-affinity to these groups.
+    /// Returns the numbers of the counters that count the pods with a required anti-affinity to the pod's groups.
     pub(super) fn anti_affinity_counters(&self) -> &[u32] {
         self.counters
             .get(to_index(self.existing_anti_affinity_start)..to_index(self.weights_start))
             .unwrap_or_default()
     }
 
-    /// Returns the numbers of the counters that sum the weights of the affinity terms that select these groups.
+    /// Returns the numbers of the counters that sum the weights of the affinity terms that select the pod's groups.
     pub(super) fn weight_counters(&self) -> &[u32] {
         self.counters.get(to_index(self.weights_start)..).unwrap_or_default()
     }
