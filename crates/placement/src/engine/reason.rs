@@ -60,8 +60,8 @@ impl Reason {
     }
 
     /// Returns a rank: a host whose reason has a lower rank is closer to accepting the pod, so a remedy is suggested
-    /// for this host first. Ranks ascend from resources that are in use, over the placement of other pods and
-    /// properties of the host, to other scheduling rules and missing KVM.
+    /// for this host first. The lowest ranks are those of resources that are in use. The ranks of rules about other
+    /// pods, of properties of the host, of other scheduling rules, and of missing KVM follow in this order.
     #[must_use]
     pub fn report_rank(&self) -> u8 {
         match self {

@@ -175,8 +175,8 @@ pub(crate) struct RequestClasses {
     use_counter: u64,
 }
 
-/// Maximum number of classes, because each class needs four to six bytes per host. When the maximum is reached, a new
-/// class evicts the least recently used class.
+/// Maximum number of classes. It bounds the memory, because each class needs four to six bytes per host. At the
+/// maximum, a new class evicts the least recently used class.
 const MAX_CLASSES: usize = 1024;
 /// Maximum number of fit scores that [`RequestClasses::update_recent_fit_scores`] updates per change.
 const MAX_RECENT_FIT_SCORES: usize = 32;
