@@ -9,7 +9,7 @@
 //! | preferred node affinity that is not met | 0 to 400 | kube-scheduler has the same preference |
 //! | each taint `PreferNoSchedule` that is not tolerated | 200 | kube-scheduler has the same preference |
 //! | Density VM on a host that does not merge pages | 150 | overcommitted memory relies on KSM |
-//! | each control-plane VM by which the domain exceeds the minimum of all domains | 1000, configurable | `spread_index` |
+//! | each control-plane VM of the domain above the minimum of all domains | 1000, configurable | `spread_index` |
 //!
 //! A host with fewer points is better. Points for preferences that depend on existing pods are added only when hosts
 //! are compared ([`pod_preference_points`]), because these points change with every pod.
