@@ -10,8 +10,8 @@ pub fn completion_script(mut command: Command, shell: Shell) -> String {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut command, &name, &mut script);
     let script = String::from_utf8_lossy(&script).into_owned();
-    // In the Bash script of clap_complete 4.6, a subcommand with a hyphen has two different names, so the script
-    // completes nothing after it (clap-rs/clap#6421).
+    // In the Bash script, clap_complete 4.6 uses two different names for a program whose name contains a hyphen. The
+    // script then completes nothing after a subcommand (clap-rs/clap#6421).
     match name.split_once('-') {
         Some((first, second)) => {
             script.replace(&format!("{first}__subcmd__{second}"), &format!("{first}__{second}"))
