@@ -1,20 +1,21 @@
-//! VLANs in which no other agent is received. Either no other host carries such a VLAN, or the switches do not carry
-//! it: an agent whose frames never arrive cannot announce its VLANs.
+//! VLANs in which no frame of another agent arrives. Either no other host carries such a VLAN, or the switches do not
+//! carry it: an agent whose frames never arrive cannot announce its VLANs.
 
 use std::time::Duration;
 
 use berth_api::VlanSet;
 
-/// Time in which the other hosts should configure a new VLAN. A VLAN is unverified after one to two times this time.
+/// Period in which the other hosts should configure a new VLAN. A VLAN becomes unverified one to two periods after it
+/// was configured on this host, because all VLANs are checked once per period.
 const GRACE_PERIOD: Duration = Duration::from_secs(120);
 /// Time between two updates.
 const UPDATE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// VLANs in which no other agent is received.
+/// VLANs in which no frame of another agent arrives.
 #[derive(Debug)]
 pub(crate) struct UnverifiedVlans {
     vlans: VlanSet,
-    /// VLANs in which no agent was received since the last checkpoint.
+    /// VLANs in which no frame of another agent has arrived since the last checkpoint.
     candidates: VlanSet,
     checkpoint: Duration,
     next_update: Duration,
@@ -38,14 +39,14 @@ impl UnverifiedVlans {
         now >= self.next_update
     }
 
-    /// Restarts the grace period, because this agent received nothing for a while.
+    /// Restarts the grace period of all VLANs. Called after a time in which this agent received no frames at all.
     pub(crate) fn restart(&mut self, now: Duration) {
         self.candidates = VlanSet::default();
         self.checkpoint = now + GRACE_PERIOD;
     }
 
-    /// Updates the VLANs. `current` are the VLANs in which no agent is received now. `lost` are the VLANs of an agent
-    /// that was removed: they were verified before, so they get no grace period.
+    /// Updates the VLANs. `current` are the VLANs in which no frame of another agent arrives now. `lost` are the VLANs
+    /// of another agent that is now unresponsive: they were verified before, so they get no grace period.
     pub(crate) fn update(&mut self, now: Duration, current: &VlanSet, lost: &VlanSet) {
         self.next_update = now + UPDATE_INTERVAL;
         self.candidates = self.candidates.intersection(current);
@@ -82,11 +83,11 @@ mod tests {
         assert_eq!(unverified.vlans(), &none);
         run(&mut unverified, 2, &set("100,101"));
         assert_eq!(unverified.vlans(), &set("100,101"));
-        // An agent is received once in VLAN 101, so the grace period of this VLAN starts again.
+        // A frame arrives in VLAN 101 once, so the grace period of this VLAN starts again.
         run(&mut unverified, 1, &set("100"));
         run(&mut unverified, 100, &set("100,101"));
         assert_eq!(unverified.vlans(), &set("100"));
-        // Another agent is still received in VLAN 102.
+        // VLAN 102 is not in `current`, because frames of another agent still arrive in it.
         let now = run(&mut unverified, 1, &set("100,103"));
         unverified.update(now, &set("100,103"), &set("102,103"));
         assert_eq!(unverified.vlans(), &set("100,103"));

@@ -7,21 +7,22 @@ use berth_api::{VlanId, VlanSet};
 /// Verdict on the trunk of one network.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Verdict {
-    /// No other agent with a common VLAN was received, or the evidence is not complete yet.
+    /// No frame has arrived from an agent that has a VLAN in common with this agent, or the evidence is not complete
+    /// yet.
     #[default]
     Unknown,
-    /// In every VLAN, the probes of every other agent that also probes the VLAN arrive, and there is at least one such
-    /// agent.
+    /// In every VLAN of this host, at least one other agent sends probes, and the probes of all these agents arrive.
     Verified,
-    /// Every common VLAN was received, but no other agent is received in some VLANs. Either no other host carries them,
-    /// or the switches do not.
+    /// The probes of every other agent arrive in all VLANs that the agent has in common with this host, but in some
+    /// VLANs of this host no frame of another agent arrives. Either no other host carries these VLANs, or the switches
+    /// do not.
     Unverified {
-        /// The VLANs in which no other agent is received.
+        /// The VLANs in which no frame of another agent arrives.
         vlans: VlanSet,
     },
-    /// Some agents' probes in some VLANs were not received.
+    /// Some agents' probes do not arrive in some VLANs.
     Missing {
-        /// The VLANs that were not received from at least one agent.
+        /// The VLANs in which the probes of at least one agent do not arrive.
         vlans: VlanSet,
         /// Nodes of the agents whose probes do not arrive, sorted.
         from: Vec<String>,

@@ -5,9 +5,9 @@ use berth_api::{VlanId, VlanSet};
 
 /// Marker of a bitmap, in place of the number of ranges.
 const BITMAP_MARKER: u16 = u16::MAX;
-/// Size of the bitmap of all ids.
+/// Size of the bitmap, which has one bit for each of the 4096 VLAN ids.
 const BITMAP_BYTES: usize = 512;
-/// Maximum number of ranges. More ranges need more bytes than the bitmap.
+/// Maximum number of ranges of 4 bytes each. More ranges would need more bytes than the bitmap.
 const MAX_RANGES: usize = BITMAP_BYTES / 4;
 
 /// Encodes a set.

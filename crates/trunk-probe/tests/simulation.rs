@@ -27,7 +27,7 @@ struct Agent {
     /// Frames that arrived since the last wake-up.
     inbox: Vec<(VlanId, Vec<u8>)>,
     is_running: bool,
-    /// VLANs that the agent probes, for a restart.
+    /// VLANs that the agent probes, also after a restart.
     vlans: VlanSet,
     /// Difference between the agent's clock and the simulation's.
     clock_offset: Duration,
@@ -115,14 +115,14 @@ impl Switch {
                 }
                 let delay = Duration::from_micros(self.random(self.max_delay_micros));
                 let frame = Frame { to, vlan, payload: payload.to_vec() };
-                // Frames with the same delay stay in their order.
+                // The number in the key preserves the order of frames that arrive at the same time.
                 self.forwarded_copies += 1;
                 self.in_flight.insert((self.now + delay, self.forwarded_copies), frame);
             }
         }
     }
 
-    /// Runs for some time, and calls `inspect` in each tick.
+    /// Runs the simulation for `time`, and calls `inspect` in each tick.
     fn run(&mut self, time: Duration, mut inspect: impl FnMut(&mut Self)) {
         let end = self.now + time;
         while self.now < end {
@@ -171,7 +171,7 @@ impl Switch {
         self.agents[index].vlans = carried;
     }
 
-    /// Runs for ten seconds, and returns the times after which each agent reported a missing VLAN.
+    /// Runs the simulation for ten seconds, and returns the times after which each agent reported a missing VLAN.
     fn times_until_missing(&mut self) -> Vec<Duration> {
         let begin = self.now;
         let mut named = vec![Duration::MAX; self.agents.len()];
@@ -224,8 +224,8 @@ fn one_missing_vlan_of_4000_is_found_within_ten_seconds() {
     assert_eq!(switch.verdicts(), [Verdict::Verified, Verdict::Verified]);
 }
 
-/// The VLAN is also found while the agents are idle. Before it is removed, the agents reach their places, so that each
-/// probe tests a VLAN for both agents.
+/// The VLAN is also found while the agents are idle. Before the VLAN is removed, the agents have time to adjust their
+/// speeds until their probes alternate, so that each probe tests a VLAN for both agents.
 #[test]
 fn one_vlan_removed_from_an_idle_trunk_of_4000_is_found_within_ten_seconds() {
     let mut switch = Switch::new(2, &vlans(2..4002));
@@ -269,7 +269,7 @@ fn all_hosts_name_the_host_whose_port_lacks_a_vlan() {
     assert_eq!(switch.verdicts(), vec![Verdict::Verified; 4]);
 }
 
-/// The host that is not received does not report a VLAN, and the hosts do not solicit each other endlessly.
+/// The sender of the dropped frames reports no VLAN as missing, and the hosts do not solicit each other endlessly.
 #[test]
 fn a_fault_in_one_direction_is_reported_by_the_receiver() {
     let mut switch = Switch::new(2, &vlans(100..120));
@@ -403,7 +403,7 @@ fn a_new_vlan_is_unverified_only_if_no_other_host_carries_it_for_minutes() {
 fn replayed_frames_are_no_evidence() {
     let mut switch = Switch::new(2, &vlans(100..110));
     switch.run(Duration::from_secs(10), |_| {});
-    // Frames of host-1, from its current session and from its next session.
+    // Frames that host-1 sends in its current session, and after its restart in the next session.
     let mut recorded = Vec::new();
     for _ in 0..2 {
         for _ in 0..500 {

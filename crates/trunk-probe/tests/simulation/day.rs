@@ -68,7 +68,7 @@ impl Counts {
         *count += 1;
     }
 
-    /// Runs for some time, and counts the verdicts of all agents each second.
+    /// Runs the simulation for `time`, and counts the verdicts of all agents each second.
     fn run(&mut self, switch: &mut Switch, time: Duration) {
         let mut next = switch.now + CHECK_INTERVAL;
         switch.run(time, |switch| {
@@ -98,7 +98,7 @@ fn two_hosts_report_only_the_removed_vlan_in_24_hours() {
     for hour in 0..24 {
         switch.restart(hour % 2);
         if hour == 12 {
-            // The probes of both agents alternate again a minute after the restart.
+            // The agents need up to a minute after the restart until their probes alternate again.
             counts.run(&mut switch, Duration::from_secs(120));
             switch.removed_vlans[0].insert(142);
             reported = switch.times_until_missing();
