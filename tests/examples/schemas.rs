@@ -1,5 +1,5 @@
-//! Packs CustomResourceDefinitions of other projects as the schemas of `tests/data/crds/`: names, types and limits,
-//! without descriptions. Run `cargo run -p berth-tests --example schemas -- FILE...`, with one YAML
+//! Packs CustomResourceDefinitions of other projects into the files of `tests/data/crds/`, which contain only names,
+//! types and limits, and no descriptions. Run `cargo run -p berth-tests --example schemas -- FILE...`, with one YAML
 //! definition in each file.
 
 #![expect(clippy::disallowed_methods, reason = "the files do not belong to a host")]

@@ -53,7 +53,8 @@ impl CheckOutput {
     /// Returns the finding of a check.
     ///
     /// # Errors
-    /// Fails if the output is not JSON, or has no such check; the error message has the standard error.
+    /// Fails if the output is not JSON, or has no such check; the error message contains the command's output to
+    /// stderr.
     pub fn finding(&self, id: &str) -> Result<Value> {
         let findings: Value =
             serde_json::from_str(&self.stdout).with_context(|| self.stderr.clone())?;

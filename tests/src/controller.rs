@@ -48,7 +48,7 @@ impl Drop for Reconcilers {
     }
 }
 
-/// One of several controllers, with the host name of this machine or another host name. Drop ends the process.
+/// Running controller, of which a test can start several. Drop ends the process.
 #[derive(Debug)]
 pub struct Controller {
     /// Process of the controller.
@@ -85,8 +85,8 @@ impl Controller {
         Self::start_program(&program, plane, name, None, &more)
     }
 
-    /// Starts a controller like [`Self::start`] with the scheduler extender, and kube-scheduler with the configuration
-    /// of `deploy/` in place of the scheduler that runs. Waits until the extender is ready. The test must also apply
+    /// Starts a controller like [`Self::start`] with the scheduler extender, and replaces the running kube-scheduler by
+    /// one with the configuration of `deploy/`. Waits until the extender is ready. The test must also apply
     /// `deploy/components/scheduler/lease.yaml` before.
     ///
     /// # Errors

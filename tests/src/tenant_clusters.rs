@@ -64,8 +64,8 @@ pub fn is_in_namespace(test: &str) -> bool {
 }
 
 impl Clusters {
-    /// Starts both control planes, the tenant's with an audit log, and with the permissions of the controller in the
-    /// infra cluster. `log` is the name of the controller's log.
+    /// Starts both control planes, and applies the permissions of the controller in the infra cluster. The tenant's API
+    /// server writes an audit log. `log` is the name of the controller's log.
     #[must_use]
     pub fn start(log: &'static str) -> Self {
         let tenant = ControlPlaneOptions { has_audit_log: true, ..ControlPlaneOptions::default() };
@@ -87,8 +87,8 @@ impl Clusters {
         Self { infra, tenant, log }
     }
 
-    /// Starts both control planes with their controllers, for a tenant whose machines are drained. The controllers of
-    /// the tenant keep the status of Nodes, because there are no kubelets.
+    /// Starts both control planes with their controllers, for a tenant whose machines are drained. The tenant's
+    /// controller manager does not mark Nodes as not ready, because there are no kubelets.
     #[must_use]
     pub fn start_for_drains(log: &'static str) -> Self {
         let infra = ControlPlaneOptions { has_controllers: true, ..ControlPlaneOptions::default() };

@@ -1,4 +1,4 @@
-//! Waiting for a state that a server or a host reaches.
+//! Functions that wait until a server or a host reaches a state.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 /// Factor by which a machine may be slower than two idle cores. Tests depend on the speed of the machine only if they
 /// measure it.
 const SLOWDOWN_FACTOR: u32 = 10;
-/// Maximum length of the last attempt's output in the error message, which shows the end of the output.
+/// Maximum length of the last attempt's output in the error message. Longer output is cut at its beginning.
 const MAX_SHOWN_OUTPUT: usize = 2000;
 
 /// State that an attempt observed while the condition does not hold yet.

@@ -131,7 +131,7 @@ fn run_steps(
         screen.print(&format!(
             "\nThe demo runs until Ctrl-C:\n{kubectl}\n\n  kubectl get inode,tcluster,vmi -A\n\n"
         ));
-        // Blocks until the sender is dropped.
+        // A signal drops the sender, which ends this call.
         stop_receiver.recv().unwrap_or_default();
     }
     Ok(code)

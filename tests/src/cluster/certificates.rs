@@ -8,7 +8,7 @@ use super::ControlPlane;
 use super::keys::Keys;
 
 impl ControlPlane {
-    /// Returns the certificate of the control plane's own CA.
+    /// Returns the path of the certificate of the control plane's own CA.
     #[must_use]
     pub fn authority(&self) -> PathBuf {
         Keys::in_folder(self.folder.path()).authority

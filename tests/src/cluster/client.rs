@@ -1,4 +1,5 @@
-//! Client of the API server in this process. A request needs a small part of the CPU time of a start of kubectl.
+//! Client of the API server that runs in the process of the test. A request needs much less CPU time than a start of
+//! kubectl.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Sender, channel};

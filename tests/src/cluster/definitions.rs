@@ -122,8 +122,8 @@ impl ControlPlane {
         self.install_crds(names)
     }
 
-    /// Installs the kinds that MetalLB's controller reads: MetalLB's own definitions, with their whole schemas, and the
-    /// kinds of BGP, of which the tests create no object, without schemas.
+    /// Installs the kinds that MetalLB's controller reads: MetalLB's own definitions, with their whole schemas. The
+    /// kinds of BGP have no schemas, because the tests create no objects of these kinds.
     ///
     /// # Errors
     /// Fails like [`Self::kubectl`].

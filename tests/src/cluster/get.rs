@@ -1,4 +1,4 @@
-//! Reads of objects with arguments of `kubectl get`.
+//! Reads objects. The arguments of the functions are those of `kubectl get`.
 
 use anyhow::{Result, anyhow};
 use kube::api::{GetParams, ListParams};
@@ -10,7 +10,7 @@ use super::kinds::Kind;
 use super::{ControlPlane, READY_TIMEOUT, Version};
 use crate::wait;
 
-/// Arguments that need no kubectl.
+/// Arguments of `kubectl get` that this module handles without kubectl.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Query<'a> {
     kind: Option<&'a str>,
@@ -22,7 +22,7 @@ struct Query<'a> {
 }
 
 impl<'a> Query<'a> {
-    /// Parses arguments; `None` if only kubectl understands them.
+    /// Parses arguments; `None` if only kubectl can handle them.
     fn parse(arguments: &[&'a str]) -> Option<Self> {
         let mut query = Self::default();
         let mut rest = arguments.iter().copied();
@@ -43,7 +43,7 @@ impl<'a> Query<'a> {
 
     fn add_word(&mut self, word: &'a str) -> Option<()> {
         let place = if self.kind.is_none() { &mut self.kind } else { &mut self.name };
-        // Only kubectl lists several kinds or several names.
+        // Several kinds or several names need kubectl.
         if place.is_some() || word.starts_with('-') || word.contains([',', '/']) {
             return None;
         }
@@ -97,7 +97,7 @@ impl ControlPlane {
         }
     }
 
-    /// Reads an object or a list; `None` if the server does not respond, or only kubectl understands the arguments.
+    /// Reads an object or a list; `None` if the server does not respond, or if only kubectl can handle the arguments.
     fn get_without_kubectl(&self, arguments: &[&str]) -> Option<Result<Value, Refusal>> {
         let query = Query::parse(arguments)?;
         let word = query.kind?;

@@ -78,8 +78,8 @@ pub struct ControlPlaneOptions {
     /// Writes an audit log of all requests to `audit.log` in the folder.
     pub has_audit_log: bool,
     /// Prepares the servers for KubeVirt's programs and for Nodes without a kubelet: the API server publishes the CA of
-    /// front proxies, without which virt-api does not start, and accepts privileged pods; the controller manager keeps
-    /// the status that a test has written to a Node, also of a Node with a slow kubelet.
+    /// front proxies, without which virt-api does not start, and accepts privileged pods; the controller manager does
+    /// not mark Nodes as not ready, so that tests can write the status of Nodes without a kubelet.
     pub has_kubevirt: bool,
     /// The Nodes have kubelets: also with [`has_kubevirt`](Self::has_kubevirt), the controller manager marks a Node as
     /// not ready if its kubelet does not report.
@@ -193,7 +193,7 @@ impl ControlPlane {
             // The controller manager signs CertificateSigningRequests with this key.
             format!("--cluster-signing-cert-file={}", keys.authority.display()),
             format!("--cluster-signing-key-file={}", keys.authority_key.display()),
-            // The controller manager evicts pods of a lost node and garbage-collects objects after short delays.
+            // The controller manager evicts the pods of a Node that is not ready after 5 s instead of 5 minutes.
             "--pod-eviction-timeout=5s".to_owned(),
         ];
         let certificate = keys.serving_flags();
@@ -300,7 +300,7 @@ impl ControlPlane {
         self.kubectl_with(&self.kubeconfig(), arguments, "")
     }
 
-    /// Returns the folder in which kubectl stores what it knows about the API server.
+    /// Returns the folder in which kubectl caches the kinds that the API server serves.
     fn kubectl_cache(&self) -> PathBuf {
         self.folder.path().join("cache")
     }
@@ -321,7 +321,7 @@ impl ControlPlane {
         command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().context("kubectl")?;
         if let Some(mut stdin) = child.stdin.take() {
-            // A kubectl that does not read its input may have ended already.
+            // If kubectl does not read its input, it may have exited before this write.
             stdin.write_all(input.as_bytes()).unwrap_or_default();
         }
         let output = child.wait_with_output()?;
@@ -389,8 +389,8 @@ fn server_flags(
     let mut flags = vec![
         format!("--etcd-servers=http://127.0.0.1:{etcd_port}"),
         format!("--bind-address={}", options.server_address.unwrap_or(Ipv4Addr::LOCALHOST)),
-        // The API server does not publish a loopback address as the endpoint of default/kubernetes, and every real
-        // cluster has such an endpoint.
+        // The API server does not publish a loopback address as the endpoint of the Service default/kubernetes, but
+        // this endpoint exists in every real cluster.
         "--advertise-address=192.0.2.1".to_owned(),
         format!("--secure-port={port}"),
         format!("--client-ca-file={}", keys.authority.display()),
@@ -404,12 +404,12 @@ fn server_flags(
     ];
     flags.extend(keys.serving_flags());
     if version < Version(1, 21) {
-        // Tokens of pods are bound to the pod and its node.
+        // Before 1.21, this feature gate is needed so that tokens of pods are bound to the pod and its node.
         flags.push("--feature-gates=BoundServiceAccountTokenVolume=true".to_owned());
     }
     if options.has_kubevirt {
         flags.extend(keys.front_proxy_flags()?);
-        // KubeVirt reads the properties of a host's CPUs in such a pod.
+        // KubeVirt reads the properties of a host's CPUs in a privileged pod.
         flags.push("--allow-privileged=true".to_owned());
     }
     if options.has_pod_groups && version >= POD_GROUPS_RELEASE {
@@ -437,7 +437,7 @@ fn supports(version: Version, part: &str, since: Version) -> bool {
     version >= since
 }
 
-/// Starts a program that ends when this program ends; the log of the started program is in the folder.
+/// Starts a program that ends when this process ends, and writes its log to `folder`.
 pub(crate) fn start_program(
     assets: &Path,
     folder: &Path,

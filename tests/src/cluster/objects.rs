@@ -17,8 +17,8 @@ use crate::repository;
 pub const CLUSTER_DNS: &str = "10.96.0.10";
 
 impl ControlPlane {
-    /// Applies the objects of `kubectl apply -k deploy/` that need neither a kubelet nor a current server, and the
-    /// given extra files of `deploy/`.
+    /// Applies the objects of `kubectl apply -k deploy/` that need neither a kubelet nor a recent Kubernetes version,
+    /// and the given extra files of `deploy/`.
     ///
     /// # Errors
     /// Fails like [`Self::kubectl`].
@@ -98,7 +98,7 @@ impl ControlPlane {
         let path = format!("/api/v1/nodes/{name}/status");
         let mut current = self.get_json(&["node", name])?;
         current["status"] = node["status"].clone();
-        // The controllers update the Node too, so the update is sent without a resource version.
+        // The controllers also update the Node, so this update has no resource version, which could cause a conflict.
         current["metadata"]["resourceVersion"].take();
         self.send("PUT", &path, JSON, &current).map(drop)
     }

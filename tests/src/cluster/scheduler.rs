@@ -17,7 +17,7 @@ use crate::running::Running;
 use crate::wait;
 
 impl ControlPlane {
-    /// Starts a kube-scheduler, in place of the scheduler that runs. A control plane with
+    /// Starts a kube-scheduler, which replaces the running scheduler. A control plane with
     /// [`has_controllers`](super::ControlPlaneOptions::has_controllers) also needs
     /// [`has_kubevirt`](super::ControlPlaneOptions::has_kubevirt), because the controllers would otherwise mark Nodes
     /// without a kubelet as not ready. `configuration` replaces the default configuration, and must contain the path of
@@ -77,7 +77,7 @@ impl ControlPlane {
             None => {
                 flags.push(format!("--kubeconfig={kubeconfig}"));
                 flags.push("--leader-elect=false".to_owned());
-                // With a configuration, the file closes the port without TLS.
+                // A scheduler with a configuration file needs no flag: the file closes the port without TLS.
                 flags.extend(self.insecure_port_flag());
             }
         }
@@ -92,7 +92,7 @@ impl ControlPlane {
     /// Writes the configuration of `deploy/`, with an extender at this port or without any extender.
     ///
     /// # Errors
-    /// Fails if the configuration cannot be read or written, or is not what the controller expects.
+    /// Fails if the configuration cannot be read or written, or does not contain the extender's default address.
     pub fn scheduler_configuration(&self, extender: Option<u16>) -> Result<PathBuf> {
         let old = self.version < Version(1, 25);
         let component = if old { "scheduler-1.20" } else { "scheduler" };

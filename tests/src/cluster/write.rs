@@ -1,4 +1,4 @@
-//! Writes of objects. Single objects need no kubectl.
+//! Creates, applies and changes objects. A single object needs no kubectl.
 
 use anyhow::{Result, anyhow, bail};
 use serde_json::Value;

@@ -1,6 +1,6 @@
 //! Attaches launcher pods to their second network: the real CNI plugin `bridge` runs inside the pod's own network
-//! namespace, as Multus would call it, with the definition that the controller has rendered. Pings then test which
-//! VMs reach each other.
+//! namespace, as Multus would call it, with the NetworkAttachmentDefinition that the controller has rendered. Pings
+//! then test which VMs reach each other.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -35,7 +35,7 @@ impl Addresses {
 /// instance. `kubeconfig` must have the permission to write this status.
 ///
 /// # Errors
-/// Fails if there is no definition, if the host has no pod of the VM, or if the plugin fails.
+/// Fails if there is no NetworkAttachmentDefinition, if the host has no pod of the VM, or if the plugin fails.
 pub(super) fn attach(
     plane: &ControlPlane,
     kubeconfig: &Path,
@@ -70,7 +70,7 @@ pub(super) fn attach(
     ))?;
     let link = host.run_checked(&format!("ip -n {name} -j link show net1"))?;
     let link: Value = serde_json::from_str(link.trim())?;
-    // The guest agent reports the address in this form.
+    // The guest agent of a real VM reports the address in this format.
     let status = json!({"status": {"interfaces": [
         {"name": "tenant", "ipAddress": address, "ipAddresses": [address], "mac": link[0]["address"]},
     ]}})

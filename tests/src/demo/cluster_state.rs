@@ -61,7 +61,7 @@ pub(super) struct ClusterState {
     pub(super) pings: Vec<(String, String, bool)>,
     /// Pods that a kubelet has refused since the start: name and reason.
     pub(super) refused_pods: Vec<String>,
-    /// Holder of the Lease of `berth-scheduler`, which binds the pods.
+    /// Holder of the Lease of the scheduler `berth-scheduler`, which binds the pods to hosts.
     pub(super) scheduler: String,
     /// Program that creates the launcher pods.
     pub(super) pod_creator: String,

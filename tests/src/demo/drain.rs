@@ -58,7 +58,7 @@ impl KubectlDrain {
         Ok(Self { program: Running::spawn(command)?, log, printed_lines: BTreeSet::new() })
     }
 
-    /// Returns the lines that were not printed before. kubectl repeats lines.
+    /// Returns the lines that this drain has not printed before, because kubectl repeats lines.
     fn read_new_lines(&mut self) -> Result<Vec<String>> {
         let output = fs::read_to_string(&self.log)?;
         let complete = output.rsplit_once('\n').map_or("", |(complete, _)| complete);
@@ -74,7 +74,7 @@ impl KubectlDrain {
     }
 }
 
-/// View of an operator who drains the host.
+/// What an operator who drains the host sees: output of kubectl, conditions, and states of machines.
 struct DrainView<'v, 'a> {
     plane: &'v ControlPlane,
     tenant: &'v TenantPlane,
@@ -86,8 +86,8 @@ struct DrainView<'v, 'a> {
 }
 
 impl DrainView<'_, '_> {
-    /// Adds the changes since the last call to the timeline. Returns true if a budget of the tenant refuses an
-    /// eviction.
+    /// Adds the changes since the last call to the timeline. Returns true if a PodDisruptionBudget of the tenant
+    /// refuses an eviction.
     fn observe(&mut self) -> Result<bool> {
         for line in self.drain.read_new_lines()? {
             self.timeline.add("kubectl drain", &line);
@@ -115,7 +115,8 @@ impl DrainView<'_, '_> {
         Ok(reason == "DrainBlocked" && removed.contains(&words))
     }
 
-    /// Writes the status that virt-api writes when it refuses an eviction.
+    /// Sets `evacuationNodeName` of the instance, as virt-api does when it refuses an eviction. `line` is a line of
+    /// kubectl's output.
     fn set_evacuation_node(&self, line: &str) -> Result<()> {
         let is_refused = |vm: &&Vm| {
             line.contains("error when evicting") && line.contains(&format!("\"{}\"", vm.pod))
@@ -282,13 +283,14 @@ impl Demo<'_> {
                 "lastProbeTime": null, "lastTransitionTime": now,
             }));
             instance["status"]["conditions"] = conditions.into();
-            // A patch of the list would remove fields with the value null, which virt-controller compares.
+            // A merge patch would drop the fields with the value null from the list, but virt-controller compares these
+            // fields.
             let replace = ["replace", "--validate=false", "-f", "-"];
             self.plane.kubectl_with(&kubeconfig, &replace, &instance.to_string()).map(drop)
         };
         vms.iter().try_for_each(|vm| {
             let what = format!("{} is not migratable", vm.name);
-            // Another program may write the instance at the same time.
+            // Another program may write the instance at the same time, so a conflict is retried.
             self.screen.wait_until(&what, EMULATION_TIMEOUT, || Ok(write(vm).ok()))
         })
     }

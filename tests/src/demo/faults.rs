@@ -17,7 +17,7 @@ use crate::package;
 
 /// Time for which the API server is stopped.
 const API_SERVER_DOWNTIME: Duration = Duration::from_secs(15);
-/// Leases that their holders renew while they run.
+/// Leases that are renewed as long as their holders run.
 const LEASES: [(&str, &str); 5] = [
     ("berth-system", "rack1-31"),
     ("berth-system", "rack1-32"),
@@ -43,7 +43,8 @@ impl Demo<'_> {
         let title = format!("the API server is stopped for {} s", API_SERVER_DOWNTIME.as_secs());
         self.run_fault(&mut outcomes, &title, Self::restart_api_server)?;
         self.run_fault(&mut outcomes, "kube-scheduler is killed", Self::kill_scheduler)?;
-        // Both controllers started when there was one host, and are on several hosts after this step.
+        // Both controllers were started when the cluster had one host. This restart distributes them over several
+        // hosts.
         self.run_fault(
             &mut outcomes,
             "controllers are restarted in turn",
@@ -103,7 +104,7 @@ impl Demo<'_> {
         LEASES.iter().map(renew_time).collect()
     }
 
-    /// Waits until every holder has renewed its Lease.
+    /// Waits until the renew time of each Lease differs from its value in `before`.
     pub(super) fn wait_for_renewals(&self, before: &[Value]) -> Result<String> {
         let began = Instant::now();
         self.screen.wait_until(
@@ -295,7 +296,7 @@ impl Demo<'_> {
                 Ok((is_ready(&node) && is_ready(&infra)).then_some(()))
             },
         )?;
-        // This call replaces virt-handler's device plugins, which register again after a restart of the kubelet.
+        // This call replaces virt-handler's device plugins, which would register again after a restart of the kubelet.
         self.screen.wait_until(
             &format!("Node {} has virt-handler's status", demo_host.name),
             EMULATION_TIMEOUT,

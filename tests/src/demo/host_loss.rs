@@ -81,7 +81,7 @@ impl HostLoss<'_> {
             is_complete &= if vm.tenant == TENANT {
                 text == removal_mark_text(HOST_LOST_REMOVAL)
             } else {
-                // The conditions of the host and of the tenant name the machine.
+                // The condition `HostLost` of both the host and the tenant names the machine.
                 let words = format!("{}/{}: has data disks", vm.namespace, vm.name);
                 texts.iter().filter(|text| text.contains(&words)).count() == 2
             };
@@ -228,7 +228,7 @@ impl Demo<'_> {
         let host = self.hosts.get_mut(index).context("unknown host")?;
         host.power_on()?;
         loss.timeline.add("power", &format!("{LOST_HOST} is on"));
-        // The agent needs no cluster for the following steps.
+        // The agent configures huge pages and the bridge even if it cannot reach the cluster.
         let pages = "cat /sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages";
         let pages = host.run_checked(pages)?;
         ensure!(pages.trim() == "96", "without the cluster, zone 1 has {pages} huge pages, not 96");
@@ -266,7 +266,7 @@ impl Demo<'_> {
     }
 
     /// Waits until the kubelet of the lost host has reported that the pods of these VMs do not run. Until then,
-    /// virt-controller keeps their instances.
+    /// virt-controller does not delete the instances of these VMs.
     fn wait_until_pods_end(&mut self, lost: &[Vm]) -> Result<()> {
         let Self { plane, addresses, screen, .. } = self;
         screen.wait_until("the pods of the lost host have ended", EMULATION_TIMEOUT, || {

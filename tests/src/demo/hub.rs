@@ -190,7 +190,7 @@ mod tests {
                 socket.send_to(&number.to_be_bytes(), &hub_socket).unwrap();
             }
         });
-        // The queues are full when the host reads its first frame.
+        // Waits until the sender has filled the queues.
         std::thread::sleep(Duration::from_millis(300));
         let mut frame = [0; 2];
         for number in 0..FRAMES {

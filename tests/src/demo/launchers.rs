@@ -35,7 +35,7 @@ impl LauncherSimulation {
         let client = runtime.block_on(create_client(kubeconfig))?;
         runtime.spawn(async move {
             loop {
-                // A conflict, a busy server or a missing network is retried in the next round.
+                // After an error, such as a conflict or an unreachable server, the next iteration tries again.
                 if let Err(error) = sync_launchers(&client, &configuration).await {
                     use std::io::Write as _;
                     writeln!(std::io::stderr(), "launchers: {error:#}").unwrap_or_default();
@@ -89,7 +89,8 @@ async fn sync_launchers(client: &Client, configuration: &Configuration) -> Resul
         let belongs_to_instance = |pod: &&Pod| {
             uid.is_some() && pod.labels().get("kubevirt.io/created-by").map(String::as_str) == uid
         };
-        // An instance whose pod has ended is deleted, and the next round creates a new one for the VirtualMachine.
+        // An instance whose pod has ended is deleted, and the next iteration creates a new instance for the
+        // VirtualMachine.
         if let Some(instance) = instance.filter(|one| has_ended(one)) {
             let api: Api<DynamicObject> =
                 Api::namespaced_with(client.clone(), &namespace, &instances);
@@ -170,8 +171,8 @@ fn owner_reference(object: &Value) -> Value {
     }])
 }
 
-/// Returns the instance of a VirtualMachine: the VirtualMachine's template, with the CPUs and the memory that the
-/// instance type and the defaults result in.
+/// Returns the instance of a VirtualMachine: the VirtualMachine's template, with the CPUs and the memory of the
+/// instance type and of the defaults.
 fn new_instance(machine: &Value, launcher: &Launcher) -> Value {
     let template = &machine["spec"]["template"];
     let mut spec = template["spec"].clone();
@@ -285,9 +286,10 @@ async fn update_status(
     if let Some(since) = status.start_time {
         ready["lastTransitionTime"] = json!(since);
     }
-    // This kind has no status subresource.
+    // The kind VirtualMachineInstance has no status subresource.
     let mut update = json!({"status": {"phase": phase, "conditions": [ready]}});
-    // Kubernetes 1.20 treats an empty value as null if there was no status before, and refuses it.
+    // `nodeName` is omitted without a value: if there was no status before, Kubernetes 1.20 treats an empty value as
+    // null, and refuses the update.
     if let Some(node) = spec.and_then(|spec| spec.node_name) {
         update["status"]["nodeName"] = node.into();
     }

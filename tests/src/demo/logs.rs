@@ -28,7 +28,7 @@ pub fn copy_temporary_logs(temporary: &Path, folder: &Path) {
                 fs::copy(&path, folder.join(name)).map(drop).unwrap_or_default();
             } else if path.extension().is_some_and(|ending| ending == "log") {
                 let mut target = folder.join(&name);
-                // Each control plane has a folder, with logs of the same names.
+                // The folders of several control planes contain logs with the same names.
                 if target.exists() {
                     let parent = at.file_name().map(|of| of.to_string_lossy().into_owned());
                     let parent = parent.unwrap_or_default();

@@ -20,7 +20,7 @@ use tokio::runtime::Runtime;
 use crate::cluster::registered_node;
 use crate::simulated::{create_client, create_runtime};
 
-/// Time between two rounds.
+/// Time between two iterations of the simulation.
 const INTERVAL: Duration = Duration::from_secs(2);
 
 /// Running simulation; drop ends it.
@@ -40,7 +40,7 @@ impl MachineNodes {
             // A Node that Berth has deleted is not created again.
             let mut joined = BTreeSet::new();
             loop {
-                // A conflict or a busy server is retried in the next round.
+                // After an error, such as a conflict or a busy server, the next iteration tries again.
                 if let Err(error) = sync_nodes(&infra, &tenant, namespace, &mut joined).await {
                     writeln!(std::io::stderr(), "simulated kubelets of machines: {error:#}")
                         .unwrap_or_default();

@@ -17,7 +17,7 @@ use super::hosts::DemoHost;
 use crate::cluster::{ADMIN_TOKEN, ControlPlane, HOST_GATEWAY, Version};
 use crate::repository;
 
-/// Image of the stock scheduler, built here from the control plane's own kube-scheduler.
+/// Image of an unmodified kube-scheduler, built from the control plane's program.
 const SCHEDULER_IMAGE: &str = "berth.test/kube-scheduler:1";
 /// CRDs of KubeVirt that the simulation of virt-controller uses.
 const KUBEVIRT_CRDS: [&str; 7] = [
@@ -55,7 +55,7 @@ pub fn build_images(plane: &ControlPlane) -> Result<Vec<PathBuf>> {
     let images = [
         (crate::program("berth-agent"), "berth-agent:0.1.0", "/"),
         (crate::program("berth-controller"), "berth-controller:0.1.0", "/"),
-        // The project's own image has the programs in this folder.
+        // Kubernetes' own image of kube-scheduler has the program in this folder.
         (scheduler, SCHEDULER_IMAGE, "/usr/local/bin"),
     ];
     let archives = images.into_iter().map(|(program, tag, folder)| {
@@ -129,7 +129,8 @@ pub fn kubevirt_object() -> Value {
     json!({
         "apiVersion": "kubevirt.io/v1", "kind": "KubeVirt",
         "metadata": {"name": "kubevirt", "namespace": "default"},
-        // KubeVirt then requests the resources of networks for launcher pods; the demo has no other webhook for this.
+        // Without this feature gate, virt-controller itself adds the requests for network resources to launcher pods.
+        // With it, a webhook must add them, which the demo does not have.
         "spec": {"configuration": {"developerConfiguration":
             {"useEmulation": true, "disabledFeatureGates": ["ExternalNetResourceInjection"]}}},
     })

@@ -192,7 +192,7 @@ impl<'a> Demo<'a> {
                 demo_host.name, demo_host.purpose
             ));
         }
-        // A kubelet counts huge pages only at its start.
+        // A kubelet counts huge pages only when it starts, so each kubelet is restarted.
         std::thread::scope(|scope| {
             let restarts: Vec<_> = HOSTS
                 .iter()
@@ -358,12 +358,13 @@ fn set_virt_handler_status(plane: &ControlPlane, demo_host: &DemoHost) -> Result
         labels["kubevirt.io/cpumanager"] = "true".into();
     }
     if demo_host.install_method == InstallMethod::Package {
-        // Each host must have only one agent.
+        // The label excludes the host from the DaemonSet, because each host must have only one agent.
         labels["berth.dev/ignore"] = "true".into();
     }
     let patch = json!({"metadata": {"labels": labels}}).to_string();
     plane.kubectl(&["patch", "node", demo_host.name, "--type=merge", "-p", &patch])?;
-    // The kubelet keeps extended resources that other programs add to the capacity, and copies them to allocatable.
+    // The kubelet does not remove extended resources that other programs add to the capacity, and copies them to
+    // allocatable.
     let path = format!("/api/v1/nodes/{}/status", demo_host.name);
     let mut node = plane.get_json(&["node", demo_host.name])?;
     for field in ["capacity", "allocatable"] {

@@ -44,7 +44,7 @@ impl Screen {
         out.write_all(text.as_bytes()).and_then(|()| out.flush()).unwrap_or_default();
     }
 
-    /// Makes every waiting caller stop.
+    /// Makes all current and later calls of [`Self::sleep`] and [`Self::wait_until`] fail.
     pub fn stop(&self) {
         self.is_stopped.store(true, Ordering::SeqCst);
     }

@@ -1,4 +1,4 @@
-//! State as tables of 80 columns, without any input or output.
+//! Renders the state as tables of 80 columns, without any I/O.
 
 use std::fmt::Write as _;
 

@@ -40,7 +40,7 @@ impl TenantPlane {
     fn start(infra: &ControlPlane) -> Result<Self> {
         let plane = ControlPlane::start(ControlPlaneOptions {
             has_controllers: true,
-            // The controller manager keeps the status of Nodes without a kubelet.
+            // With this option, the controller manager does not mark Nodes without a kubelet as not ready.
             has_kubevirt: true,
             ..ControlPlaneOptions::default()
         })?;
@@ -60,7 +60,7 @@ impl TenantPlane {
         ensure!(output.status.success(), "render --tenant-rbac: {}", stderr.trim());
         self.plane.apply(&String::from_utf8(output.stdout)?)?;
         let token = self.plane.create_token_in("kube-system", "berth-controller")?;
-        // The controllers run in pods on the hosts.
+        // Berth's controllers use this kubeconfig in pods on the hosts.
         let kubeconfig = self.plane.write_kubeconfig("berth", &token, true)?;
         let kubeconfig = std::fs::read_to_string(kubeconfig)?;
         let secret = json!({
@@ -123,7 +123,7 @@ impl TenantPlane {
         Ok(format!("{ready}{}", if is_cordoned { ",SchedulingDisabled" } else { "" }))
     }
 
-    /// Returns the simulated kubelets, which know the smallest number of healthy pods.
+    /// Returns the simulated kubelets, which record the smallest number of healthy pods.
     pub(super) const fn kubelets(&self) -> &Kubelets {
         &self.kubelets
     }

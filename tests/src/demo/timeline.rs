@@ -9,7 +9,7 @@ use super::screen::Screen;
 use super::tables;
 use crate::cluster::condition;
 
-/// Additional time between two observations. A longer interval leaves the emulated hosts more CPU time.
+/// Delay between two observations. A longer delay leaves the emulated hosts more CPU time.
 pub(super) const OBSERVATION_INTERVAL: Duration = Duration::from_secs(3);
 
 /// Observations in the order of their times.

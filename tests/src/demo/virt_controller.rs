@@ -26,7 +26,7 @@ use crate::kubevirt::{
 };
 use crate::simulated::{create_client, create_runtime};
 
-/// Time between two rounds of [`EndedLaunchers`].
+/// Time between two iterations of [`EndedLaunchers`].
 const INTERVAL: Duration = Duration::from_secs(2);
 /// Script that prepares a host; `IMAGE` is replaced with the name of the launcher image.
 ///
@@ -204,7 +204,8 @@ impl VirtController {
 
 /// Starts virt-api and virt-controller with the configuration of the demo.
 fn start_kubevirt(plane: &ControlPlane, assets: &Assets) -> Result<KubeVirt> {
-    // The machines have disks that CDI would import. CDI's kinds must exist before KubeVirt's programs start.
+    // The machines have disks that CDI would import, so CDI's kinds are needed. They must exist before KubeVirt's
+    // programs start.
     define_cdi_kinds(plane)?;
     let kubevirt = KubeVirt::start(plane, assets, Nodes::Simulated)?;
     // Both programs use a changed configuration without a restart.
@@ -234,7 +235,7 @@ impl EndedLaunchers {
         let client = runtime.block_on(create_client(kubeconfig))?;
         runtime.spawn(async move {
             loop {
-                // A conflict or a busy server is retried in the next round.
+                // After an error, such as a conflict or a busy server, the next iteration tries again.
                 if let Err(error) = end_instances(&client).await {
                     writeln!(std::io::stderr(), "simulated virt-handler: {error:#}")
                         .unwrap_or_default();

@@ -209,8 +209,8 @@ impl Host {
     /// Waits until a shell condition holds, like [`wait::wait_until`].
     ///
     /// # Errors
-    /// Fails if the condition does not hold within the limit; the error message has the output of the last attempt
-    /// and of `explain`. Also fails like [`Self::run`].
+    /// Fails if the condition does not hold within the limit; the error message has the output of the last attempt and
+    /// of the shell command `explain`. Also fails like [`Self::run`].
     pub fn wait_until(&mut self, condition: &str, limit: Duration, explain: &str) -> Result<()> {
         let mut run_error = None;
         let result = wait::wait_until(condition, limit, || match self.run(condition) {
@@ -254,8 +254,8 @@ impl Host {
         let mode = file.metadata()?.permissions().mode() & 0o7777;
         let length = self.qemu.write_transfer_disk(&file).context(name)?;
         let disk = "/dev/disk/by-id/virtio-berth-inbox";
-        // The guest may have cached the former content of the disk, and copies slowly through its page cache. Before
-        // kernel 6.6, no direct writes to a tmpfs are possible.
+        // `dd` bypasses the guest's page cache, because the cache may contain the former content of the disk and slows
+        // the copy down. Before kernel 6.6, a tmpfs does not support direct writes.
         let direct_write = if guest.starts_with("/run/") { "" } else { "oflag=direct" };
         let blocks = length.div_ceil(COPY_BLOCK_SIZE);
         self.run_unlogged(&format!(

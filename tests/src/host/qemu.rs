@@ -86,7 +86,7 @@ impl Qemu {
         Ok(Self { arguments, folder, disks, running: None, earlier_console_length: 0 })
     }
 
-    /// Switches the machine on, and returns the port to the guest's shell.
+    /// Switches the machine on, and returns the socket that is connected to the guest's shell.
     pub(super) fn power_on(&mut self) -> Result<UnixStream> {
         self.earlier_console_length = self.read_file("console").len();
         let mut command = Command::new("setpriv");
@@ -160,7 +160,7 @@ impl Qemu {
         Ok(length)
     }
 
-    /// Returns the file that has the guest's console.
+    /// Returns the path of the log of the guest's console.
     pub(super) fn console_log(&self) -> PathBuf {
         self.file_path("console")
     }
@@ -247,7 +247,7 @@ fn device_arguments(disks: &Disks, folder: &Path, has_loopback_access: bool) -> 
             proc_path(file).display()
         )));
     }
-    // The firmware would decompress and start the boot program (iPXE) of each card.
+    // With an empty `romfile`, the cards have no boot program (iPXE), which the firmware would decompress and start.
     for (card, restrict) in [("n0", if has_loopback_access { "off" } else { "on" }), ("n1", "on")] {
         arguments.extend(split_words(&format!(
             "-netdev user,id={card},restrict={restrict} -device virtio-net-pci,netdev={card},romfile="

@@ -12,8 +12,8 @@ use serde_json::json;
 
 use super::kubelet::SimulatedHost;
 
-/// Writes the reports that differ from the status of their InfraNode. `admitted` has the hosts of the admitted pods by
-/// the pods' uids.
+/// Writes the reports that differ from the status of their InfraNode. `admitted` maps the uid of each admitted pod to
+/// the name of its host.
 pub(super) async fn write_reports(
     client: &Client,
     hosts: &BTreeMap<String, SimulatedHost>,
@@ -28,10 +28,11 @@ pub(super) async fn write_reports(
             continue;
         }
         let mut status = serde_json::to_value(&report)?;
-        // Serialization omits empty lists, and a merge patch keeps omitted fields.
+        // Serialization omits empty lists, and a merge patch does not change omitted fields, so the lists are set
+        // explicitly.
         status["allocations"] = json!(report.allocations);
         status["networks"] = json!(report.networks);
-        // The controller writes these conditions.
+        // The controller writes the conditions, so the simulated agent must not change them.
         if let Some(fields) = status.as_object_mut() {
             fields.remove("conditions");
         }

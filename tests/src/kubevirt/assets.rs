@@ -99,7 +99,7 @@ impl Assets {
     #[must_use]
     pub fn launcher_image(&self, nodes: Nodes) -> String {
         let registry = match nodes {
-            // No registry has this image.
+            // Nothing runs on simulated Nodes, so the image need not exist in any registry.
             Nodes::Simulated => "registry.invalid",
             Nodes::Real { .. } => "docker.io/kubevirt",
         };

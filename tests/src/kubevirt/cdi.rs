@@ -30,8 +30,8 @@ const KINDS: [(&str, &str, &str); 5] = [
     ("CDI", "cdis", "Cluster"),
     ("CDIConfig", "cdiconfigs", "Cluster"),
 ];
-/// Annotation of DataVolumes. CDI also uses populators if the provisioner of the StorageClass has a CSIDriver, which no
-/// provisioner has here.
+/// Annotation of DataVolumes whose volumes are created by populators. CDI also uses populators if the provisioner of
+/// the StorageClass has a CSIDriver, which no provisioner has here.
 const POPULATOR_ANNOTATION: &str = "cdi.kubevirt.io/storage.usePopulator";
 
 /// Defines CDI's kinds with schemas that accept any content.

@@ -34,7 +34,7 @@ pub struct SimulatedHost {
 pub(super) struct Kubelets {
     client: Client,
     hosts: BTreeMap<String, SimulatedHost>,
-    /// Hosts of the admitted pods, by the pods' uids.
+    /// Name of the host of each admitted pod, by the pod's uid.
     admitted: BTreeMap<String, String>,
     refusals: Arc<Mutex<Vec<String>>>,
 }
@@ -89,7 +89,8 @@ impl Kubelets {
         };
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &existing.namespace);
         if existing.is_terminating {
-            // The containers end at once.
+            // The containers of a deleted pod end immediately, so the simulated kubelet removes the pod in the same
+            // step.
             self.release(&existing.pod.uid);
             let uid = Preconditions { uid: pod.uid(), ..Preconditions::default() };
             let immediately = DeleteParams::default().grace_period(0).preconditions(uid);

@@ -122,7 +122,7 @@ impl KubeVirt {
     }
 
     /// Publishes virt-api's subresources in the API server, as virt-operator does, and waits until they are available.
-    /// The Service is an external name, because no Service has an address.
+    /// The Service has the type ExternalName, because virt-api is a process and has no pod.
     ///
     /// # Errors
     /// Fails if the server refuses an object, or does not reach virt-api.

@@ -42,7 +42,7 @@ pub(super) fn create_objects(plane: &ControlPlane, assets: &Assets, nodes: Nodes
         plane.apply(&fs::read_to_string(assets.file(PERMISSIONS))?).context(PERMISSIONS)?;
     }
     create_configuration(plane, assets, nodes)?;
-    // virt-api exits without this entry, which the API server writes some time after it is ready.
+    // virt-api exits without the CA of front proxies, which the API server publishes some time after it is ready.
     plane.wait_until("the authority of front proxies is published", TIMEOUT, |plane| {
         let map = ["configmap", "extension-apiserver-authentication", "-n", "kube-system"];
         let map = plane.get_json(&map).ok()?;
@@ -55,7 +55,7 @@ pub(super) fn create_objects(plane: &ControlPlane, assets: &Assets, nodes: Nodes
 fn create_configuration(plane: &ControlPlane, assets: &Assets, nodes: Nodes) -> Result<()> {
     let mut configuration = json!({"developerConfiguration": {"featureGates": ["CPUManager"]}});
     if let Nodes::Real { uses_emulation } = nodes {
-        // No registry has the images.
+        // No registry has the images, so the kubelets must not pull the images that their hosts have.
         configuration["imagePullPolicy"] = "IfNotPresent".into();
         let developer = &mut configuration["developerConfiguration"];
         developer["useEmulation"] = uses_emulation.into();

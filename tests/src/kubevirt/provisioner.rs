@@ -49,7 +49,7 @@ pub(super) async fn create_local_volume(
     create_volume(client, local_volume(&serde_json::to_value(claim)?)?).await
 }
 
-/// Creates a volume, unless an earlier round created the volume.
+/// Creates a volume, unless the volume exists.
 ///
 /// # Errors
 /// Fails if the server refuses the volume.

@@ -18,7 +18,7 @@ use super::{KubeVirt, provisioner};
 use crate::cluster::ControlPlane;
 use crate::simulated::{create_client, create_runtime};
 
-/// Time between two rounds of a simulated program.
+/// Time between two iterations of a simulated program.
 const INTERVAL: Duration = Duration::from_millis(200);
 
 /// Running simulation; drop ends it.
@@ -115,8 +115,8 @@ impl Drop for Simulation {
     }
 }
 
-/// Runs a round, and waits for the time of the next round. An error, such as a conflict, is printed, and the next round
-/// tries again.
+/// Waits until `round`, one iteration of a simulated program, has ended, and then until the next iteration is due. An
+/// error, such as a conflict, is printed, and the next iteration tries again.
 async fn finish_round(program: &str, round: impl Future<Output = Result<()>>) {
     if let Err(error) = round.await {
         writeln!(std::io::stderr(), "simulated {program}: {error:#}").unwrap_or_default();

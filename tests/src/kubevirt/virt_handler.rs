@@ -53,11 +53,11 @@ impl VirtHandlers {
         let namespace = current.namespace().unwrap_or_default();
         let api: Api<DynamicObject> =
             Api::namespaced_with(self.client.clone(), &namespace, &self.instances);
-        // This kind has no status subresource. A patch of a list would remove fields with the value null from the list,
-        // and virt-controller's patches, which test the whole list, would then fail forever.
+        // The kind VirtualMachineInstance has no status subresource. A patch of a list would remove fields with the
+        // value null from the list, and virt-controller's patches, which test the whole list, would then fail forever.
         let instance = serde_json::from_value(instance)?;
         match api.replace(&current.name_any(), &PostParams::default(), &instance).await {
-            // Another program has written the instance. The next round handles the new version.
+            // Another program has changed or deleted the instance. The next call of `sync` handles the new version.
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
             replaced => Ok(replaced.map(drop)?),
         }
@@ -116,7 +116,7 @@ fn enter_phase(instance: &mut Value, phase: &str) {
 
 /// Adds the condition that the VM can be migrated.
 fn add_migratable_condition(instance: &mut Value) {
-    // Go writes the field `lastProbeTime` as null.
+    // KubeVirt's Go type serializes an unset `lastProbeTime` as null.
     let condition = json!({
         "type": "LiveMigratable", "status": "True", "lastProbeTime": null,
         "lastTransitionTime": current_time(),

@@ -66,7 +66,7 @@ pub(super) fn wait_until_called(plane: &ControlPlane) -> Result<()> {
     plane.wait_until("the API server calls the webhooks of virt-api", READY_TIMEOUT, |plane| {
         let valid = create(plane, json!({"runStrategy": "Halted", "template": template})).ok()?;
         let valid: Value = serde_json::from_str(&valid).ok()?;
-        // The schema does not require a run strategy, but virt-api does.
+        // virt-api refuses this VM because it has no run strategy, which the schema does not require.
         let is_refused = create(plane, json!({"template": template})).is_err();
         let uuid = &valid["spec"]["template"]["spec"]["domain"]["firmware"]["uuid"];
         (uuid.is_string() && is_refused).then_some(())

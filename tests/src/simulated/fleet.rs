@@ -56,7 +56,7 @@ impl Fleet {
         runtime.spawn(async move {
             loop {
                 for name in &names {
-                    // A conflict or a busy server is retried in the next round.
+                    // After an error, such as a conflict or a busy server, the next iteration tries again.
                     drop(
                         update_host(&client, name, &behaviour, responding.load(Ordering::SeqCst))
                             .await,
@@ -128,7 +128,7 @@ async fn update_host(
     Ok(())
 }
 
-/// Returns the tenants that a host must carry, by the tenants' statuses.
+/// Returns the tenants that a host must carry according to the tenants' statuses.
 async fn desired_tenants(client: &Client, network: &str) -> Result<Value> {
     // The objects are untyped: hosts carry the tenants of the status even if the rest of an object cannot be
     // parsed.

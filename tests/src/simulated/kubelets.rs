@@ -36,7 +36,7 @@ impl Kubelets {
         let observed = Arc::clone(&fewest_healthy);
         runtime.spawn(async move {
             loop {
-                // A conflict or a busy server is retried in the next round.
+                // After an error, such as a conflict or a busy server, the next iteration tries again.
                 if let Ok(count) = sync_pods(&client).await {
                     observed.fetch_min(count, Ordering::SeqCst);
                 }
@@ -53,7 +53,7 @@ impl Kubelets {
         self.fewest_healthy.load(Ordering::SeqCst)
     }
 
-    /// Begins a new observation of the number of healthy pods.
+    /// Resets the result of [`Self::fewest_healthy_pods`], which then covers only the time after this call.
     pub fn reset_fewest_healthy_pods(&self) {
         self.fewest_healthy.store(usize::MAX, Ordering::SeqCst);
     }

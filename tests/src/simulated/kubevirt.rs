@@ -33,7 +33,7 @@ impl KubeVirt {
         let starting = Arc::clone(&starts_vms);
         runtime.spawn(async move {
             loop {
-                // A conflict or a busy server is retried in the next round.
+                // After an error, such as a conflict or a busy server, the next iteration tries again.
                 drop(sync_instances(&client, starting.load(Ordering::SeqCst)).await);
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
@@ -54,7 +54,7 @@ async fn sync_instances(client: &Client, starts_vms: bool) -> kube::Result<()> {
     let (machines, instances) = (resource("VirtualMachine"), resource("VirtualMachineInstance"));
     let all: Api<DynamicObject> = Api::all_with(client.clone(), &machines);
     let running: Api<DynamicObject> = Api::all_with(client.clone(), &instances);
-    // The server answers from its cache, without etcd. An object that the cache lacks is handled in a later round.
+    // The server answers from its cache, without etcd. An object that the cache lacks is handled in a later iteration.
     let from_cache = ListParams::default().match_any();
     let existing = running.list(&from_cache).await?.items;
     let vms = all.list(&from_cache).await?.items;
@@ -63,13 +63,13 @@ async fn sync_instances(client: &Client, starts_vms: bool) -> kube::Result<()> {
         if existing.iter().any(|one| one.name_any() == name && one.namespace() == vm.namespace()) {
             continue;
         }
-        // A launcher waits for the Secret that it mounts.
+        // A launcher pod does not start before the Secret that it mounts exists.
         let secrets: Api<Secret> = Api::namespaced(client.clone(), &namespace);
         let has_data = secrets.get_opt(&format!("userdata-{name}")).await?.is_some();
         if !starts_vms || !has_data {
             continue;
         }
-        // This kind has no status subresource.
+        // The kind VirtualMachineInstance has no status subresource.
         let instance = json!({
             "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
             "metadata": {"name": name, "namespace": namespace, "labels": vm.labels()},

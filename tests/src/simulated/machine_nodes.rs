@@ -24,7 +24,7 @@ use crate::cluster::registered_node;
 
 /// Namespace of the pods.
 const PODS_NAMESPACE: &str = "default";
-/// In each round, each volume that may be detached is detached with the probability 1 / `DETACH_RATE`.
+/// Each iteration of the simulation detaches each volume that may be detached with the probability 1 / `DETACH_RATE`.
 const DETACH_RATE: u64 = 4;
 
 /// Running simulation; drop ends the simulation.
@@ -63,7 +63,7 @@ impl MachineNodes {
         let mut simulation = Simulation::new(&infra, &tenant, namespace, seed);
         runtime.spawn(async move {
             loop {
-                // A conflict or a busy server is retried in the next round.
+                // After an error, such as a conflict or a busy server, the next iteration tries again.
                 drop(simulation.join_machines().await);
                 drop(simulation.detach_volumes().await);
                 tokio::time::sleep(Duration::from_millis(200)).await;
@@ -97,8 +97,8 @@ impl Simulation {
         }
     }
 
-    /// Registers a Node for each machine that has begun to run, and makes it ready in a later round, unless the machine
-    /// is being removed by then.
+    /// Registers a Node for each machine that has begun to run, and makes the Node ready in a later iteration, unless
+    /// the machine is being removed by then.
     async fn join_machines(&mut self) -> kube::Result<()> {
         let instances = self.instances.list(&ListParams::default()).await?;
         let machines = self.machines.list(&ListParams::default()).await?;
@@ -142,7 +142,7 @@ impl Simulation {
             "spec": {"attacher": "csi.example", "nodeName": name, "source": {"persistentVolumeName": name}},
         });
         let volume = serde_json::from_value(volume).map_err(kube::Error::SerdeError)?;
-        // An earlier round may have created the volume.
+        // The volume already exists if an earlier iteration failed after this request.
         drop(self.volumes.create(&PostParams::default(), &volume).await);
         let patch = Patch::Merge(json!({"status": registered_node(name)["status"]}));
         match self.nodes.patch_status(name, &PatchParams::default(), &patch).await {
@@ -153,8 +153,8 @@ impl Simulation {
         }
     }
 
-    /// Detaches the volumes of cordoned Nodes without pods, some of them in each round. The volume of a Node that does
-    /// not exist is not detached, so that the test detects it.
+    /// Detaches the volumes of cordoned Nodes without pods, a random part of them in each iteration. The volume of a
+    /// deleted Node is never detached, so that the test detects a Node that was deleted too early.
     async fn detach_volumes(&mut self) -> kube::Result<()> {
         let nodes = self.nodes.list(&ListParams::default()).await?;
         let pods = self.pods.list(&ListParams::default()).await?;

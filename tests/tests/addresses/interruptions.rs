@@ -26,8 +26,8 @@ const STEPS: [(&str, &str); 3] =
 /// Time within which a controller starts, and within which an API server begins to call a new webhook.
 const START_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Returns the last controller, which is running. All controllers have the same identity, so each controller acquires
-/// the lease of its predecessor at once.
+/// Kills controllers while they create machines. Returns the last controller, which is running. All controllers have
+/// the same identity, so each controller acquires the lease of its predecessor at once.
 pub(super) fn killed_controller_leaves_no_orphans(
     plane: &ControlPlane,
     mut controller: Controller,

@@ -57,7 +57,7 @@ impl RandomNumbers {
 struct Host {
     description: HostDescription,
     state: HostState,
-    /// Time at which the agent reports the next change.
+    /// Time at which the agent reports the next change; `None` if there is nothing to report.
     report_due: Option<Instant>,
 }
 
@@ -210,8 +210,8 @@ impl Churn {
         }
     }
 
-    /// Runs one round: kubelets admit new pods, agents report, and VMs end and are created. Returns true if the
-    /// test is complete.
+    /// Performs one step of the test: kubelets admit new pods, agents report, and VMs end and are created. Returns true
+    /// if the test is complete.
     async fn run_round(&mut self) -> bool {
         tokio::time::sleep(Duration::from_millis(100)).await;
         let all = self.pods.list(&ListParams::default()).await.unwrap().items;
@@ -234,7 +234,7 @@ impl Churn {
                 Some(host) => new.push((resource_version(pod), host.to_owned(), pod)),
             }
         }
-        // The binding is the last write to each pod.
+        // The binding is the last write to each pod, so the resource versions are in the order of the bindings.
         new.sort_by_key(|(version, ..)| *version);
         for (_, host, pod) in new {
             self.admit(&host, pod);
@@ -281,7 +281,8 @@ impl Churn {
             host.description.allocations =
                 on_host.filter_map(|(uid, _)| reported_allocation(&host.state, uid)).collect();
             let mut status = json!(host.description.infra_node().status);
-            // Serialization omits an empty list, and a merge patch keeps omitted fields.
+            // Serialization omits an empty list, and a merge patch does not change omitted fields, so the list is set
+            // explicitly.
             status["allocations"] = json!(host.description.allocations);
             reports.push((name.clone(), json!({"status": status})));
         }

@@ -71,12 +71,13 @@ pub struct Proxy {
 struct Shared {
     behaviour: Mutex<(RequestFilter, Behaviour)>,
     requests: Mutex<Vec<Request>>,
-    /// Limits for the numbers of requests whose responses are reset or get no more data.
+    /// Which of the open responses the proxy resets or stalls.
     response_limits: watch::Sender<ResponseLimits>,
 }
 
-/// Limits for request numbers. The proxy resets the connections of requests below `reset_before`, and discards the
-/// remaining data of the responses to requests below `stalled_before`.
+/// Limits for the numbers of requests, which count requests in the order of arrival. The proxy resets the connections
+/// of requests below `reset_before`, and discards the remaining data of the responses to requests below
+/// `stalled_before`.
 #[derive(Debug, Clone, Copy, Default)]
 struct ResponseLimits {
     reset_before: usize,

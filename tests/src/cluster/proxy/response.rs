@@ -57,7 +57,8 @@ impl ForwardedResponse {
             };
             let Some(frame) = frame else {
                 if is_stalled {
-                    // The server has ended the response, but the caller must not see this end before the reset.
+                    // The API server has completed the response, but the caller must receive a reset and not the end of
+                    // the response.
                     closed_responses.wait_for(|ended| self.number < ended.reset_before).await?;
                     bail!("the test resets the response");
                 }
@@ -94,7 +95,8 @@ impl ForwardedResponse {
             sender.send_data(Bytes::copy_from_slice(data)).await?;
         }
         if length < lines.len() {
-            // The kernel discards unsent data at a reset, so the data that was just written needs time to leave.
+            // A reset discards the data that the kernel has not sent yet, so the reset must wait until the kernel has
+            // sent the data.
             tokio::time::sleep(std::time::Duration::from_millis(50)).await;
             bail!("the test cuts off the response");
         }
