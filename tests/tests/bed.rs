@@ -1,4 +1,4 @@
-//! Tests of the emulation of hosts. Other tests rely on these properties, with every machine and every kernel.
+//! Tests of the properties of emulated hosts on which other tests rely, with every kind of machine and every kernel.
 //!
 //! The tests are slow (QEMU without KVM), so `make hosts` runs them, and `make test` does not.
 

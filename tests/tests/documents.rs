@@ -26,7 +26,7 @@ fn read_text(file: &str) -> String {
         .unwrap_or_else(|error| panic!("{file}: {error}"))
 }
 
-/// Returns the code of both programs, without its tests.
+/// Returns the source code of the agent, the controller and their crates, without tests.
 fn program_code() -> String {
     let mut all = String::new();
     let mut pending: Vec<_> = ["agent/src", "controller/src", "crates"]
@@ -186,7 +186,7 @@ fn dashboard_is_valid() {
     }
 }
 
-/// Returns the words between backticks in columns of this name, of all tables of a document.
+/// Returns the words between backticks in the columns with this name of all tables of a document.
 fn column_words<'a>(document: &'a str, name: &str) -> BTreeSet<&'a str> {
     let (mut words, mut column) = (BTreeSet::new(), None);
     for line in document.lines() {
@@ -203,8 +203,8 @@ fn column_words<'a>(document: &'a str, name: &str) -> BTreeSet<&'a str> {
 }
 
 /// Checks that each table has only one row for a reason, an event, a check, a metric or an alert: a merge can leave the
-/// old and the new text of a row. In tables with a column before the reason, such as the condition, its value may
-/// differ.
+/// old and the new text of a row. In tables with a column before the reason, such as the condition, a reason may have
+/// one row for each value of this column.
 #[test]
 fn rows_of_a_table_are_unique() {
     for (file, least) in [("docs/troubleshooting.md", 200), ("docs/metrics.md", 80)] {

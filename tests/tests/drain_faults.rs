@@ -134,7 +134,7 @@ impl Testbed {
         }
     }
 
-    /// Replaces all machines, and alternates their number. The controller is killed during the rollout.
+    /// Replaces all machines, in odd rounds with half as many machines. The controller is killed during the rollout.
     fn run_round(&mut self, number: usize) {
         let machines = self.size.machines / (1 + number % 2);
         self.apply_deployment(machines, &format!("{}Gi", 2 + number % 4));

@@ -114,8 +114,8 @@ fn check_virtualisation(host: &mut Host) {
         let ours = findings.iter().find(|finding| finding["id"] == id).unwrap();
         assert_eq!(ours["status"] == "PASS", line.contains("PASS"), "{id}: {line}");
     }
-    // With the module, each report creates a VM to test KVM. The kernel then interrupts every CPU at once, and
-    // emulated CPUs sometimes hang in this interrupt.
+    // While the module is loaded, each report creates a VM to test KVM. The kernel then interrupts every CPU at once,
+    // and emulated CPUs sometimes hang in this interrupt.
     host.run_checked("modprobe -r kvm_amd").unwrap();
 }
 

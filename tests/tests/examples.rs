@@ -197,7 +197,7 @@ fn killed_controllers_reach_the_desired_state(
             random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         change_objects(plane, round, requested);
         std::thread::sleep(Duration::from_millis((random >> 33) % 1500));
-        // The leader is killed, and in every third round both controllers.
+        // The leader is killed; in every third round, the other controller is killed too.
         let lease = plane.get_json(&["lease", "-n", "berth-system", "berth-controller"]).unwrap();
         let leader = usize::from(lease["spec"]["holderIdentity"] == "second");
         controllers[leader].running.stop();

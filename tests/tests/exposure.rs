@@ -107,7 +107,7 @@ fn missing_metallb_is_reported(plane: &ControlPlane) {
     let words =
         "False CrdMissing CustomResourceDefinition ipaddresspools.metallb.io is not installed";
     wait_until_condition(plane, &SHOP_TENANT, "ExposureReady", words);
-    // The controller still applies the other parts.
+    // The controller still applies the other objects of the tenant.
     wait_until_condition(plane, &SHOP_TENANT, "PoliciesReady", "True Ready");
     wait_until_condition(plane, &SHOP_TENANT, "NetworkReady", "True Ready");
 }
@@ -315,7 +315,7 @@ fn cloud_controller_manager_is_deployed(plane: &ControlPlane) {
     wait_until_condition(plane, &SHOP_TENANT, "ExposureReady", words);
     let patch = json!({"spec": {"kubeconfigSecretRef": {"name": "admin"}}}).to_string();
     plane.kubectl(&["patch", "tenantcluster", "shop", "--type=merge", "-p", &patch]).unwrap();
-    // No kubelet runs the pod.
+    // No kubelet runs the pod of the Deployment.
     let words = "False CloudControllerManagerUnavailable";
     wait_until_condition(plane, &SHOP_TENANT, "ExposureReady", words);
     let name = "kubevirt-cloud-controller-manager";

@@ -58,7 +58,7 @@ fn machines_of_a_lost_host_are_replaced() {
     one_source_of_evidence_is_not_sufficient(&plane, &web);
     let replacement = machine_is_replaced_under_another_name(&plane, &web);
     machine_with_data_disk_waits(&plane, &db);
-    // The lost host may still run both machines.
+    // Both machines keep their leases on the lost host, because the host may still run them.
     assert_eq!(identity_on(&plane, &db, LOST_HOST), db_identity);
     assert_eq!(identity_on(&plane, &web, LOST_HOST), web_identity);
     assert_ne!(identity_on(&plane, &replacement, "rack1-b").lease, web_identity.lease);

@@ -134,7 +134,7 @@ fn webhook_delays_a_removal_until_its_deadline(clusters: &Clusters, machine: &st
         "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
         "metadata": {"name": "refuse"},
         "webhooks": [{
-            // No server listens at this address.
+            // No server listens at this address, so the API server refuses every write.
             "name": "refuse.example.com", "clientConfig": {"url": "https://127.0.0.1:9/"},
             "rules": [rule], "failurePolicy": "Fail", "sideEffects": "None", "timeoutSeconds": 1,
             "admissionReviewVersions": ["v1"],
@@ -170,7 +170,7 @@ fn ambiguous_nodes_are_not_drained(clusters: &Clusters, machine: &str) {
     for node in nodes {
         create_node(clusters, node, machine);
     }
-    // The controller reads Nodes by a watch.
+    // The controller receives changes of Nodes through a watch, with a short delay.
     std::thread::sleep(Duration::from_secs(3));
     scale_down_by_machine(clusters, machine);
     wait_until_reported(clusters, machine, "AmbiguousNodes");

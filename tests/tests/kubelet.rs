@@ -222,7 +222,8 @@ fn allocations_of_pods_are_reported(plane: &ControlPlane, host: &mut Host) {
     wait_until_pod_runs(plane, host, "pinned");
 }
 
-/// Tests the capacity that `plan` derives from a report alone against the kubelet's own calculation.
+/// Tests that the capacity that `plan` derives from the report of a host, without its Node, equals the kubelet's own
+/// calculation.
 fn capacity_without_a_node_equals_the_node(plane: &ControlPlane) {
     let report = plane.folder().join("infranode.json");
     std::fs::write(&report, plane.infra_node(NODE_NAME).to_string()).unwrap();

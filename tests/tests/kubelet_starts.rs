@@ -88,7 +88,7 @@ impl Testbed {
         self.host.run_checked(command).unwrap().trim().to_owned()
     }
 
-    /// Applies a spec, and returns one line for each outcome: `Result what: message`.
+    /// Applies a spec, and returns one line `Result what: message` for each outcome.
     fn apply(&mut self, spec: &Value) -> String {
         let manifest = json!({
             "apiVersion": "berth.dev/v1alpha1", "kind": "InfraNode", "metadata": {"name": NODE_NAME}, "spec": spec,

@@ -31,7 +31,7 @@ const RESYNC: Duration = Duration::from_secs(600);
 const SHORT_TIMEOUT: Duration = Duration::from_secs(40);
 /// Time limit for the garbage collector to delete an object: it discovers new kinds every 30 s.
 const GARBAGE_TIMEOUT: Duration = Duration::from_secs(120);
-/// Time in which the controller would have made a change that the test does not expect.
+/// Time for which a test waits to verify that the controller makes no change.
 const QUIET_TIME: Duration = Duration::from_secs(3);
 
 /// Starts only the reconciler of HostLeases.

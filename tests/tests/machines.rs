@@ -262,7 +262,7 @@ fn machines_wait_for_network_policies(plane: &ControlPlane) {
     assert!(machines(plane, "early").is_empty());
     set_policies_ready(plane, "True", "Ready");
     wait_until_complete(plane, "early", 1);
-    // While policies are not in force, running machines are kept, and can still be deleted.
+    // While the NetworkPolicies are not applied, running machines stay, and can still be deleted.
     set_policies_ready(plane, "False", "ApplyFailed");
     plane
         .kubectl(&["scale", "machinedeployment", "early", "-n", NAMESPACE, "--replicas=0"])

@@ -18,7 +18,7 @@ use berth_tests::simulated::{Fleet, FleetBehaviour};
 use serde_json::{Value, json};
 
 const TIMEOUT: Duration = Duration::from_secs(120);
-/// Time in which a controller would have made a change that the test does not expect.
+/// Time for which a test waits to verify that a controller makes no change.
 const QUIET_TIME: Duration = Duration::from_secs(5);
 /// Name of the pod of MetalLB's controller, and of its log.
 const METALLB: &str = "metallb-controller";
@@ -60,9 +60,9 @@ fn create_tenant(plane: &ControlPlane, name: &str, addresses: &str) {
     });
 }
 
-/// Starts the program without its webhooks, which it would serve to the API server by a Service.
+/// Starts the program without its webhooks, which the API server would call through a Service.
 fn start_metallb(program: &Path, plane: &ControlPlane) -> Running {
-    // The program reads its own pod, which owns an object that it creates.
+    // The program reads its own pod, which becomes the owner of an object that the program creates.
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": METALLB, "namespace": METALLB_NAMESPACE},
         "spec": {
@@ -129,7 +129,7 @@ fn each_tenant_gets_its_own_addresses(plane: &ControlPlane) {
     assert!((0..16).contains(&shop), "{shop}");
     let bank = wait_for_address(plane, "cluster-bank", "web");
     assert!((16..18).contains(&bank), "{bank}");
-    // A namespace without a pool gets no address of a tenant.
+    // A Service in a namespace without a pool gets no address of a tenant.
     create_service(plane, "default", "other", &json!({}));
     wait_for_refusal(plane, "default", "other");
 }

@@ -77,8 +77,8 @@ pub(crate) fn group_is_bound_when_all_its_vms_fit(
     bed.write_all_reports();
 }
 
-/// Tests a group of which only one VM fits: none is bound, and after the deletion of the group another VM gets the
-/// zone.
+/// Tests a group of two VMs of which only one fits: neither VM is bound, and after the deletion of the group another VM
+/// gets the zone.
 pub(crate) fn group_that_does_not_fit_is_not_bound(
     plane: &ControlPlane,
     bed: &mut Testbed,
@@ -103,7 +103,7 @@ pub(crate) fn group_that_does_not_fit_is_not_bound(
     bed.write_all_reports();
 }
 
-/// Tests a group that waits while both hosts are full: it is bound when a host has room for the whole group.
+/// Tests a group that waits while both hosts are full, and is bound when one host has room for the whole group.
 pub(crate) fn waiting_group_is_bound_later(
     plane: &ControlPlane,
     bed: &mut Testbed,

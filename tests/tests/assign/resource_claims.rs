@@ -61,7 +61,7 @@ pub(crate) fn vm_gets_the_host_of_its_device(
     for number in 0..2 {
         bed.add_host(&format!("devices-{number}"), "devices", &[]);
     }
-    // The fuller host comes first in Berth's order, and has room for one more VM of 5 CPUs in its other zone.
+    // Berth prefers the fuller of the two hosts, whose other zone has room for one more VM of 5 CPUs.
     let first = bed.create_vm(Vm::large("devices"));
     bed.wait_until_bound(&first);
     let fuller = bed.host_of(&first).unwrap();

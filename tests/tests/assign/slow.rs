@@ -68,7 +68,7 @@ pub(crate) fn binding_completes_within_the_scheduler_timeout(
             "longer than the timeout of kube-scheduler: {took:?}, `{error}`"
         );
     }
-    // The answers match the actual state.
+    // A call returns no error exactly if its VM is bound.
     for (vm, error, _) in &answers {
         assert_eq!(bed.host_of(vm).is_some(), error.is_empty(), "{vm}: `{error}`");
     }
@@ -80,8 +80,8 @@ pub(crate) fn binding_completes_within_the_scheduler_timeout(
     release_lease(bed);
 }
 
-/// Tests that the extender is ready only when it can answer: a rolling update replaces the next replica when this
-/// replica is ready, and kube-scheduler needs answers from then on.
+/// Tests that the extender is ready only when it can answer calls: when a new replica is ready, a rolling update stops
+/// the next old replica, and kube-scheduler may call the new replica.
 pub(crate) fn extender_is_ready_only_when_it_can_answer(plane: &ControlPlane, bed: &mut Testbed) {
     let vm = bed.create_vm(Vm { cpus: 1, bypasses_scheduler: true, ..Vm::default() });
     let proxy = Proxy::start(plane).unwrap();

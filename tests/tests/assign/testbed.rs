@@ -88,7 +88,8 @@ impl Testbed {
         };
         let node = serde_json::to_value(description.node()).unwrap();
         self.client.post("/api/v1/nodes", &node);
-        // A new Node has a not-ready taint, which the node controller would remove.
+        // The API server adds a not-ready taint to a new Node. The test removes the taint, because no node controller
+        // runs here.
         let path = format!("/api/v1/nodes/{name}");
         let mut current = self.client.get(&path);
         current["spec"] = node["spec"].clone();
@@ -243,7 +244,7 @@ impl Testbed {
     fn kubelet_states(&self) -> BTreeMap<String, (HostState, Vec<String>)> {
         let all = self.client.get(PODS_PATH);
         let mut pods: Vec<&Value> = all["items"].as_array().unwrap().iter().collect();
-        // The binding is the last write to each pod.
+        // The binding is the last write to each pod, so the resource versions are in the order of the bindings.
         pods.sort_by_key(|pod| binding_version(pod));
         let mut states: BTreeMap<String, (HostState, Vec<String>)> = BTreeMap::new();
         for (name, description) in &self.hosts {
@@ -304,7 +305,7 @@ impl Testbed {
     }
 }
 
-/// Returns an anti-affinity to pods of this label.
+/// Returns an anti-affinity to pods with this label.
 fn pod_anti_affinity(key: &str, value: &str) -> Value {
     json!({"requiredDuringSchedulingIgnoredDuringExecution": [
         {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {key: value}}}]})

@@ -134,7 +134,7 @@ pub(crate) fn pods_on_nodes_without_a_report_are_considered(
     let pod = bed.client.wait_until_scheduled(&format!("{}/{vm}", crate::testbed::PODS_PATH));
     let message = crate::scheduling_client::condition(&pod)["message"].clone();
     assert_eq!(pod["spec"]["nodeName"], "near-0", "{message}\n{}", plane.log_tail("extender"));
-    // No agent reports the resources of this pod; the following tests query all hosts that have pods.
+    // The following tests check all hosts that have pods, but no agent reports the resources of this pod.
     bed.client.delete(&format!("{}/on-bare-0", crate::testbed::PODS_PATH));
 }
 
@@ -148,7 +148,8 @@ pub(crate) fn extender_is_killed_while_pods_are_created(
     for number in 0..6 {
         bed.add_host(&format!("crowd-{number}"), "crowd", &[]);
     }
-    // Each host has room for four VMs: three in the second zone, and one in the first zone next to a VM of 5 CPUs.
+    // Per host, the test creates a VM of 5 CPUs and three VMs of 2 CPUs. In addition to the VM of 5 CPUs, each host has
+    // room for four VMs of 2 CPUs: one in the same zone, and three in the other zone.
     let cpus_of_vm = |number: usize| if number.is_multiple_of(4) { 5 } else { 2 };
     let vms: Vec<String> = (0..24)
         .map(|number| {
@@ -175,7 +176,7 @@ pub(crate) fn extender_is_killed_while_pods_are_created(
                 plane.log_tail("extender")
             );
             std::thread::sleep(Duration::from_millis(300));
-            // Before agents report, a restarted extender has no information about the resources of each pod of a host.
+            // A restarted extender learns only from the agents' reports which resources each pod of a host has.
             bed.write_all_reports();
         }
     }

@@ -28,7 +28,8 @@ fn create_claim(bed: &Testbed, name: &str) {
     bed.client.post(CLAIMS_PATH, &claim);
 }
 
-/// Waits until the scheduler has selected a node for a claim, and waits for the volume (`PreBind`).
+/// Waits until the scheduler has selected a node for a claim, and returns the node. The scheduler then waits for the
+/// volume (`PreBind`).
 fn wait_until_node_selected(bed: &Testbed, claim: &str) -> String {
     let begin = Instant::now();
     loop {
@@ -43,8 +44,8 @@ fn wait_until_node_selected(bed: &Testbed, claim: &str) -> String {
     }
 }
 
-/// Creates a volume that only this host has and binds it to the claim, as the provisioner of the class and the
-/// volume controller do.
+/// Creates a volume that only this host can reach, and binds the volume to the claim, as the provisioner of the class
+/// and the volume controller do.
 fn provision_volume(bed: &Testbed, claim: &str, host: &str) {
     let path = format!("{CLAIMS_PATH}/{claim}");
     let mut claim_object = bed.client.get(&path);
@@ -89,7 +90,7 @@ pub(crate) fn reservation_survives_a_kill_in_prebind(
     let mut vms_by_host: BTreeMap<String, usize> = BTreeMap::new();
     let mut waiting = Vec::new();
     for other in &others {
-        // The new scheduler first waits for the Lease of the old scheduler.
+        // The new scheduler first waits until the Lease of the killed scheduler has expired.
         let pod =
             bed.client.wait_until_scheduled(&format!("{}/{other}", crate::testbed::PODS_PATH));
         match pod["spec"]["nodeName"].as_str() {

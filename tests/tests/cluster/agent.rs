@@ -38,7 +38,7 @@ impl Agent {
         Self { running: spawn_agent(&command, &log), command, log }
     }
 
-    /// Kills the agent like a crash, and restarts it with additional flags, which later restarts keep.
+    /// Kills the agent like a crash, and restarts the agent with its previous flags and these additional flags.
     pub(crate) fn restart(&mut self, extra_flags: &[&str]) {
         self.command.extend(extra_flags.iter().map(|flag| (*flag).to_owned()));
         self.running.stop();

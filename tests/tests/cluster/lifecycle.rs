@@ -36,7 +36,7 @@ pub(crate) fn agent_continues_without_the_server(
     assert_drift_is_corrected(plane);
     plane.start_server().unwrap();
     set_spec(plane, &json!({"ksm": {"sleepMillis": 56}}));
-    // The limit is a minute because of the backoff of the requests that waited for the server.
+    // The requests that failed during the outage may be in backoff for almost a minute.
     plane
         .wait_until("the agent applies the new spec", Duration::from_secs(60), |_| {
             (read_file(tree, SLEEP_FILE) == "56").then_some(())
@@ -128,7 +128,7 @@ pub(crate) fn deleted_objects_are_recreated(plane: &ControlPlane, tree: &Tree) {
     };
     let uid = crate::read_node(plane)["metadata"]["uid"].clone();
     wait_until_recreated(plane, &uid);
-    // The host keeps the last valid spec, because the InfraNode that the agent creates has an empty spec.
+    // The agent continues to apply the last valid spec, because the InfraNode that it creates has an empty spec.
     std::thread::sleep(Duration::from_secs(5));
     assert_eq!(read_file(tree, SLEEP_FILE), "56");
     // The last applied generation belongs to the deleted object, so it must not appear in the new object.

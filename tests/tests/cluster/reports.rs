@@ -61,7 +61,7 @@ pub(crate) fn idle_host_causes_no_writes(plane: &ControlPlane) {
         .split_off(lines)
         .into_iter()
         .partition(|line| line["objectRef"]["resource"] == "leases");
-    // The agent restarts a watch that the server has ended after its timeout; a watch writes nothing.
+    // The agent restarts a watch that the server has ended after its timeout. Such a request is not a write.
     let writes: Vec<&Value> = others.iter().filter(|line| line["verb"] != "watch").collect();
     assert!(writes.is_empty(), "{writes:#?}");
     let lease = plane.get_json(&["lease", "-n", "berth-system", "rack1-a"]).unwrap();

@@ -110,7 +110,7 @@ pub(crate) fn highest_priority_wins_and_ties_are_reported(plane: &ControlPlane) 
     wait_until_field(plane, &["infranode", "rack2-a"], "/spec/ksm/mode", &json!("On"));
     wait_until_field(plane, &["hostprofile", "zz-all"], "/status/hosts", &json!(1));
     wait_until_event(plane, "Conflict");
-    // After the profile is deleted, no profile selects the host, and the host keeps its spec.
+    // After the profile is deleted, no profile selects the host, and the spec of the host does not change.
     plane.kubectl(&["delete", "hostprofile", "zz-all"]).unwrap();
     wait_until_condition(plane, &RACK1_A, "ProfileConflict", None);
     wait_until_field(
@@ -242,7 +242,7 @@ pub(crate) fn unresponsive_agent_is_reported_once(plane: &ControlPlane) {
         (&ready["status"], &ready["reason"]),
         (&json!("Unknown"), &json!("AgentUnresponsive"))
     );
-    // The controller keeps the agent's new status, although the agent has not renewed its Lease.
+    // The controller does not overwrite the agent's new status, although the agent has not renewed its Lease.
     let mut infra_node = plane.infra_node("rack1-b");
     infra_node["status"]["conditions"][0] = json!({"type": "Ready", "status": "True", "reason": "Applied",
         "message": "reported again", "lastTransitionTime": "2026-01-01T00:00:00Z"});
@@ -285,7 +285,7 @@ pub(crate) fn configuration_is_validated(plane: &ControlPlane) {
         &json!("True"),
     );
     if plane.version() < Version(1, 25) {
-        // Servers before 1.25 accept another name.
+        // Servers before 1.25 do not enforce the CRD's rule that the only permitted name is `default`.
         let other = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "InfraConfig", "metadata": {"name": "other"}, "spec": {}});
         plane.apply(&other.to_string()).unwrap();
         wait_until_condition(

@@ -22,7 +22,7 @@ const RETRY_AFTER: u64 = 5;
 const CONCURRENT_INTERVAL: Duration = Duration::from_secs(1);
 const OVERLOAD_MESSAGE: &str = "Too many requests, please try again later.\n";
 
-/// Reconcilers, and for each the path of an object that it writes after `change_all_specs`.
+/// Name of each reconciler, and path of an object that the reconciler writes after `change_all_specs`.
 const WRITTEN_OBJECTS: [(&str, &str); 6] = [
     ("hosts", "/apis/berth.dev/v1alpha1/infranodes/rack1-a"),
     ("profiles", "/apis/berth.dev/v1alpha1/hostprofiles/all/status"),
@@ -144,8 +144,8 @@ impl Testbed {
                     .then_some(())
             });
         assert!(host_updated.is_ok(), "{host_updated:?}: {:#}", self.plane.infra_node("rack1-a"));
-        // A reconcile may fail after it wrote the observed generation, and its backoff would then delay the first
-        // attempts of the next refusals.
+        // A reconcile may fail after it has written the observed generation. Its backoff would then delay the first
+        // requests of the next test.
         let recovered = self.plane.wait_until("no object is in backoff", SHORT_TIMEOUT, |_| {
             self.failing_objects().is_empty().then_some(())
         });

@@ -80,7 +80,7 @@ impl<'a> Testbed<'a> {
         self.plane.infra_node(self.name)
     }
 
-    /// Asserts that the agent still corrects drift of the host. The state of the API server must not matter.
+    /// Asserts that the agent still corrects drift of the host, also while the API server is degraded.
     pub(crate) fn assert_drift_is_corrected(&self, sleep: u32) {
         self.tree.write_file(SLEEP_FILE, "1\n");
         self.wait_until_applied(sleep, SHORT_TIMEOUT);
@@ -113,7 +113,7 @@ impl<'a> Testbed<'a> {
         });
     }
 
-    /// Resets the proxy, which then forwards everything unchanged.
+    /// Ends all faults: the proxy then forwards everything unchanged.
     pub(crate) fn stop_faults(&self) {
         self.proxy.set_behaviour(RequestFilter::All, Behaviour::Forward);
     }

@@ -168,7 +168,7 @@ async fn violation_of_machine(
 ) -> Option<String> {
     let name = machine.name_any();
     let node = nodes.get_opt(&name).await;
-    // The cloud controller manager deletes a Node that was never ready.
+    // A Node that was never ready need not be drained: the cloud controller manager deletes it.
     let is_drained = matches!(node, Ok(None)) || !lock(record).was_ready(&name);
     (!is_drained).then(|| format!("machine {name} was deleted before its Node: {node:?}"))
 }

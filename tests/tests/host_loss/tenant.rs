@@ -72,7 +72,8 @@ fn create_machine(clusters: &Clusters, name: &str, host: &str) -> String {
     machine
 }
 
-/// Ends the reports of a host, and waits until its machine is marked.
+/// Makes the Node of a host not ready, lets the agent's Lease expire, and waits until the machine is marked for
+/// removal.
 fn lose_host(infra: &ControlPlane, host: &str, machine: &str) {
     set_node_ready(infra, host, "Unknown");
     renew_lease(infra, host, 5);

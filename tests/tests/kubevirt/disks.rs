@@ -35,13 +35,13 @@ pub(crate) fn create_namespace_and_class(bed: &Testbed) {
     bed.plane.apply(&class.to_string()).unwrap();
 }
 
-/// Sets which steps of imports CDI takes from now on.
+/// Sets which steps of imports CDI performs from now on.
 pub(crate) fn set_import_steps(bed: &Testbed, starts: bool, completes: bool) {
     bed.simulation.completes_imports.store(completes, Ordering::SeqCst);
     bed.simulation.starts_imports.store(starts, Ordering::SeqCst);
 }
 
-/// Creates a VM without a disk, of which one fits into each zone of the first of
+/// Creates a VM without a disk. One such VM fits into each zone of the first of
 /// [`DISK_HOSTS`](crate::hosts::DISK_HOSTS).
 pub(crate) fn create_vm(bed: &Testbed, name: &str) {
     bed.plane.apply(&vm(name).to_string()).unwrap();
@@ -136,7 +136,7 @@ pub(crate) fn wait_until_report_omits(bed: &Testbed, host: &str, pod: &Value) {
     });
 }
 
-/// Waits until the extender keeps this number of reservations for VMs whose first-consumer pod has ended.
+/// Waits until the extender has this number of reservations for VMs whose first-consumer pod has ended.
 pub(crate) fn wait_until_kept(bed: &Testbed, count: f64) {
     let description = format!("{count} reservations are kept");
     bed.wait_until(&description, &["pods", "-n", NAMESPACE], || {

@@ -13,8 +13,8 @@ use crate::testbed::{Testbed, text};
 /// User of the controller.
 const CONTROLLER: &str = "system:serviceaccount:berth-system:berth-controller";
 
-/// Tests a VM with the eviction strategy `External`: the eviction is refused, the instance names the Node to leave, and
-/// the controller moves the machine: by a live migration if another host fits, otherwise by a replacement.
+/// Tests a VM with the eviction strategy `External`: virt-api refuses the eviction and writes the Node to the status of
+/// the instance, and the controller migrates the machine live if another host fits, and otherwise replaces it.
 pub(crate) fn evicted_machine_leaves_its_host(bed: &Testbed) {
     let machine = machines(bed, SHOP_NAMESPACE, "web").remove(0);
     assert_eq!(machine["spec"]["template"]["spec"]["evictionStrategy"], "External");

@@ -29,7 +29,7 @@ pub(crate) fn room_is_reserved_during_the_import(bed: &Testbed) {
     create_namespace_and_class(bed);
     create_vm(bed, NEIGHBOUR);
     assert_runs_on(bed, NEIGHBOUR, host);
-    // CDI is slow, so virt-controller keeps the first-consumer pod after its end.
+    // CDI is slow, so virt-controller does not delete the first-consumer pod after its end.
     set_import_steps(bed, false, false);
     create_vm_with_disk(bed, vm, Import::WithoutPopulator);
     let pods = ["pods", "-n", NAMESPACE];

@@ -99,7 +99,7 @@ pub(crate) fn edited_instance_type_applies_to_new_machines(bed: &Testbed) {
     bed.assert_kubelets_admit();
 }
 
-/// Tests that a machine whose guest has shut down is replaced, because its run strategy does not start it again.
+/// Tests that a machine whose guest has shut down is replaced, because its run strategy does not restart the guest.
 pub(crate) fn ended_machine_is_replaced(bed: &Testbed) {
     let name = machine_names(bed, SHOP_NAMESPACE, "web").pop_first().unwrap();
     // virt-handler reports the end of a guest.
@@ -174,7 +174,7 @@ fn wait_until_reported(bed: &Testbed, pod: &Value) -> Value {
 }
 
 /// Applies `examples/tenants`. The machines of the shop have no instance type that names the scheduler, so the tenant
-/// names it.
+/// names the scheduler.
 fn apply_examples(bed: &Testbed) {
     let folder = repository().join("examples/tenants");
     for file in ["config.yaml", "bank.yaml"] {

@@ -8,8 +8,8 @@ use crate::hosts::{BRIDGE_RESOURCE, HOST_WITHOUT_BRIDGE, TENANT_HOSTS};
 use crate::machines::{BANK_NAMESPACE, SHOP_NAMESPACE, scale, wait_until_machines_run};
 use crate::testbed::{Testbed, text};
 
-/// Tests that only the bridge, which the pod does not request, keeps a VM off a host: a fourth VM with anti-affinity
-/// waits although a fourth host is empty, and gets this host when the host reports the bridge.
+/// Tests that a VM is not placed on a host without the bridge, although the pod does not request the bridge: a fourth
+/// VM with anti-affinity waits while a fourth host is empty, and gets this host when the host reports the bridge.
 pub(crate) fn vms_get_only_hosts_with_their_network(bed: &Testbed) {
     for pod in bed.launcher_pods(BANK_NAMESPACE).iter().chain(&bed.launcher_pods(SHOP_NAMESPACE)) {
         assert_requests_no_bridge(pod);

@@ -1,5 +1,5 @@
 //! Tests that VMs of two tenants with the same addresses on two hosts get their addresses from the agent, with the DHCP
-//! clients of common operating systems, and that no answer leaves a host.
+//! clients of common operating systems, and that no answer of a DHCP server leaves a host.
 
 use berth_tests::host::Host;
 
@@ -94,7 +94,8 @@ pub(crate) fn vms_get_the_addresses_of_their_leases(hosts: &mut [Host; 2]) {
         hosts[0].run_checked("tenants unreachable a11 10.1.0.14").unwrap();
 
         dhcp_servers_on_vms_are_filtered(hosts);
-        // Each of these steps needs one host, and the clients on the second host wait for 20 s.
+        // The steps of both hosts run at the same time, because each step needs only one host, and the clients on the
+        // second host wait for 20 s.
         run_on_both_hosts(hosts, |index, host| {
             if index == 0 {
                 addresses_are_kept_when_the_agent_restarts(host);

@@ -21,7 +21,8 @@ const TENANTS: [&str; 3] = [
 ];
 
 pub(crate) fn start_agent(host: &mut Host) {
-    // The first loop starts no `curl`: on an emulated host, it takes CPU time that the agent needs for its start.
+    // The first loop does not start `curl`, which on an emulated host takes CPU time that the agent needs for its
+    // start.
     host.run_checked(&format!(
         "berth-agent run --standalone {MANIFEST_PATH} </dev/null >>/run/agent.log 2>&1 & echo $! >/run/agent.pid; \
          for i in $(seq 300); do {{ : </dev/tcp/127.0.0.1/9477; }} 2>/dev/null && break; sleep 0.2; done; \
@@ -91,8 +92,8 @@ pub(crate) fn daemon_maintains_networks(hosts: &mut [Host; 2]) {
     }
 }
 
-/// Shell condition that both tenants' networks exist on a host: the VLAN on the shared bridge, and a bridge with
-/// its VLAN link.
+/// Shell condition that is true if the networks of both tenants exist on a host: the VLAN on the shared bridge, and a
+/// bridge with its VLAN link.
 const NETWORKS_EXIST: &str = "ip link show tn300 && ip -d link show tn300-v | grep -q 'master tn300 ' \
      && bridge vlan show dev trunk0 | grep -q 200";
 
@@ -199,7 +200,7 @@ fn vms_stay_connected(host: &mut Host) {
     host.run_checked("dpkg -i /run/berth.deb && systemctl is-active berth-agent").unwrap();
     wait_until(host, "curl -sf http://127.0.0.1:9477/readyz");
     host.run_checked("systemctl stop berth-agent && dpkg --remove berth-agent").unwrap();
-    // Revert removes only networks that are not in use: the network of the tenant with the VM is kept.
+    // Revert removes only networks that are not in use: the network of the tenant with the VM remains.
     let result = host.run("/usr/local/bin/berth-agent revert").unwrap();
     assert!(
         result.code == 1 && crate::join_lines(&result.output).contains("still in use by veth"),

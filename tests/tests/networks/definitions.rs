@@ -1,5 +1,5 @@
 //! Tests which VMs receive which frames. The real CNI plugin `bridge` attaches VMs of two tenants with the
-//! definitions that the controller writes, on hosts with the controller's spec.
+//! NetworkAttachmentDefinitions that the controller writes, on hosts with the spec that the controller writes.
 
 use std::collections::BTreeSet;
 
@@ -138,9 +138,9 @@ fn receivers_of(
 }
 
 /// Tests a bridge that the plugin has created because a VM started before Berth's bridge existed. Plugins before 1.3 do
-/// not support `preserveDefaultVlan`, so the port stays in VLAN 1 and in its own VLAN. With later plugins, this test
-/// adds VLAN 1 to the ports: it also proves that the listener can detect the frames whose absence the other tests
-/// assert.
+/// not support `preserveDefaultVlan`, so the port stays in VLAN 1 and in its own VLAN. With later plugins, the test
+/// adds VLAN 1 to the ports itself, so that the test also proves that the listener can detect the frames whose absence
+/// the other tests assert.
 fn bridge_of_the_plugin_does_not_isolate_tenants(host: &mut Host, desired: &DesiredNetworks) {
     let (shop, bank) = (&VMS[0], &VMS[3]);
     for vm in [shop, bank] {
@@ -297,8 +297,8 @@ fn assert_spoofed_frames_are_dropped(hosts: &mut [Host; 2], desired: &DesiredNet
     hosts[0].run_checked("tenants ping shop1 10.20.0.3").unwrap();
 }
 
-/// Tests that the agent reports and keeps a tenant that the controller removes from a host while pods still use it.
-/// The tenant is removed with the last of these pods.
+/// Tests a tenant that the controller removes from a host while pods still use its network: the agent reports the
+/// tenant, and removes the network with the last of these pods.
 fn tenant_is_removed_with_its_last_port(
     host: &mut Host,
     desired: &DesiredNetworks,
