@@ -19,8 +19,8 @@ use crate::cluster::proxy::Proxy;
 use crate::running::Running;
 use crate::simulated::{create_client, create_runtime};
 
-/// Reconcilers of the controller in this process, with the permissions that the controller has in a cluster. Drop ends
-/// the reconcilers, also during a reconcile.
+/// Reconcilers of the controller in this process, with the permissions that the controller has in a cluster. On
+/// drop, the reconcilers are stopped, even during a reconcile.
 #[derive(Debug)]
 pub struct Reconcilers(Option<Runtime>);
 
@@ -48,7 +48,7 @@ impl Drop for Reconcilers {
     }
 }
 
-/// Running controller, of which a test can start several. Drop ends the process.
+/// Running controller, of which a test can start several. The process is stopped on drop.
 #[derive(Debug)]
 pub struct Controller {
     /// Process of the controller.

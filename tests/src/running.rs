@@ -9,7 +9,7 @@ use std::sync::mpsc;
 
 use anyhow::{Context as _, Result, ensure};
 
-/// Running program; drop ends it.
+/// Running program, stopped on drop.
 #[derive(Debug)]
 pub struct Running {
     /// Running process.

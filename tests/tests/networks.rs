@@ -240,7 +240,7 @@ fn tenant_networks_are_isolated() {
     run_on_hosts(
         || boot_on_switch([11, 12], Kernel::Stable),
         |switch, hosts| {
-            // Each of these scenarios needs one host.
+            // Each of these scenarios needs one host, so the hosts run different scenarios at the same time.
             run_on_both_hosts(hosts, |index, host| {
                 if index == 0 {
                     frames::networks_are_not_created_without_nftables(host);

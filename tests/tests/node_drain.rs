@@ -131,7 +131,7 @@ impl Testbed {
         );
     }
 
-    /// Waits until the condition about removed machines has this reason and these words.
+    /// Waits until the condition `MachinesRemoved` has this reason and these words in its message.
     fn wait_until_removal(&self, reason: &str, words: &str) {
         self.wait_until(&format!("MachinesRemoved has {reason}: {words}"), |bed| {
             let deployment = bed.deployment();

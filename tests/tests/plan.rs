@@ -70,7 +70,7 @@ fn live_cluster_and_its_files_have_equal_plans() {
         pod["metadata"]["uid"].take();
         plane.apply(&pod.to_string()).unwrap();
     }
-    // The server generates other uids, so the reports must list the uids of the server.
+    // The server generates other uids than those in the files, so the reports must list the uids of the server.
     for host in ["rack1-a"] {
         let mut infra = plane.get_json(&["infranode", host]).unwrap();
         for (vm, at) in [("db-1", 0), ("cache-1", 1)] {

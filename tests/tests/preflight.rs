@@ -22,7 +22,8 @@ const ADMISSION_POLICIES: Version = Version(1, 30);
 
 /// Newest release of Kubernetes that `kubernetes.version` accepts.
 const NEWEST_KUBERNETES: Version = Version(1, 36);
-/// Checks of which agents may read the objects: /version, the Leases in berth-system, and InfraNodes.
+/// Checks that need only permissions that agents also have: they read /version, the Leases in berth-system, and
+/// InfraNodes.
 const CHECKS_PERMITTED_FOR_AGENTS: [&str; 3] =
     ["kubernetes.version", "controller.leader", "hosts.responsive"];
 
@@ -103,7 +104,7 @@ fn installed_objects_pass(plane: &ControlPlane) {
 }
 
 fn missing_permission_is_named(plane: &ControlPlane) {
-    // The first rule of the role.
+    // Removes the first rule of the role.
     let patch = json!([{"op": "remove", "path": "/rules/0"}]).to_string();
     let edit = ["patch", "clusterrole", "berth-controller", "--type=json", "-p", &patch];
     plane.kubectl(&edit).unwrap();
@@ -136,7 +137,7 @@ fn feature_gates_are_read_from_the_kubevirt_object(plane: &ControlPlane) {
     let replace = ["replace", "--raw", path, "-f", "-"];
     for (available, expected) in [("False", "WARN"), ("True", "PASS")] {
         object["status"] = status_with(available);
-        // Each write changes the resource version.
+        // Each write changes the resource version, so the current metadata is needed.
         let current = plane.get_json(&["kubevirt", "kubevirt", "-n", "kubevirt"]).unwrap();
         object["metadata"] = current["metadata"].clone();
         plane.kubectl_with(&plane.kubeconfig(), &replace, &object.to_string()).unwrap();
@@ -145,7 +146,7 @@ fn feature_gates_are_read_from_the_kubevirt_object(plane: &ControlPlane) {
     assert_eq!(status(plane, "kubevirt.version"), "PASS");
     assert_eq!(status(plane, "kubevirt.cpu-manager"), "WARN");
     assert_eq!(status(plane, "kubevirt.network-resources"), "WARN");
-    // A webhook that is never called, because no pod is created.
+    // The webhook is never called, because no pod is created.
     let webhook = |policy: &str| {
         json!({
             "apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration",
@@ -238,7 +239,7 @@ fn kubeconfig_of_a_tenant_is_used_and_not_printed(plane: &ControlPlane) {
     assert!(!output.stdout.contains(ADMIN_TOKEN) && !output.stderr.contains(ADMIN_TOKEN));
     let server = format!("127.0.0.1:{}", plane.port());
     assert!(!output.stdout.contains(&server), "{}", output.stdout);
-    // The command does not run the programs of a tenant.
+    // The command does not run a program that a tenant's kubeconfig names.
     let marker = plane.folder().join("marker");
     let exec = format!(
         "{{apiVersion: client.authentication.k8s.io/v1, command: touch, args: ['{}']}}",

@@ -1,7 +1,7 @@
 //! Tests that the placement engine admits and refuses pods as a real kubelet does. The test converts recorded answers
-//! of the kubelet's own packages to the kubelet's formats (both checkpoints and PodResources answers). The agent's
-//! code reports them, and the controller's code reads the report. For the next pod, the engine must then decide as
-//! the kubelet did.
+//! of the kubelet's own packages to the kubelet's formats (both checkpoints and PodResources answers). The agent's code
+//! creates a report from these files, and the controller's code reads the report. For the next pod, the engine must
+//! then decide as the kubelet did.
 //!
 //! The engine's own placements are not used: after every event the engine has only the content of the report.
 

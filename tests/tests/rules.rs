@@ -156,7 +156,8 @@ impl Testbed {
         for number in 0..HOST_COUNT {
             let random_host = random::random_host(generator, &format!("host-{number}"));
             self.client.post("/api/v1/nodes", &serde_json::to_value(&random_host.node).unwrap());
-            // A new Node has a not-ready taint, which the node controller would remove.
+            // The API server adds a not-ready taint to a new Node. The test removes the taint, because no node
+            // controller runs here.
             let path = format!("/api/v1/nodes/host-{number}");
             let mut current = self.client.get(&path);
             current["spec"] = serde_json::to_value(&random_host.node.spec).unwrap();

@@ -40,7 +40,7 @@ touch /run/mounted
 exec sleep infinity
 ";
 
-/// Script of udhcpc, which writes the address.
+/// Script that udhcpc runs for each event: writes the address of a new lease to the file `$LEASE`.
 const LEASE_SCRIPT: &str = "#!/bin/sh
 [ \"$1\" != bound ] || echo \"$ip\" >\"$LEASE\"
 ";
@@ -82,7 +82,7 @@ fn leases_are_served_with_a_full_disk_and_without_the_api_server() {
     bed.wait_for_lease(FIRST_GUEST);
     bed.wait_until("the leases are saved", "grep -q first /var/lib/berth/leases.json");
 
-    // A new lease is served from memory. The former leases stay on disk.
+    // With a full disk, the agent serves a new lease from memory, and the previous leases remain on disk.
     bed.wait_until(
         "the disk is full",
         "cat /dev/zero 2>/dev/null >>/var/lib/berth/filler || true
@@ -111,7 +111,7 @@ fn leases_are_served_with_a_full_disk_and_without_the_api_server() {
         "the lease is neither on disk nor in memory"
     );
 
-    // The next connection replaces the leases in memory and on disk.
+    // When the agent reaches the API server again, it replaces the leases in memory and on disk.
     bed.check("rm /var/lib/berth/filler");
     bed.plane.start_server().unwrap();
     bed.wait_for_lease(SECOND_GUEST);
@@ -197,7 +197,7 @@ impl Testbed {
         self.start_agent();
     }
 
-    /// Requests the tenant's network in the InfraNode, and waits for its bridge.
+    /// Requests the tenant's network in the InfraNode, and waits for the bridge of the network.
     fn create_network(&self) {
         let exists = self.plane.wait_until("the InfraNode exists", TIMEOUT, |plane| {
             (!plane.infra_node(NODE).is_null()).then_some(())

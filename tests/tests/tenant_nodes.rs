@@ -50,7 +50,7 @@ fn node_labels_match_the_hosts_of_machines() {
     refused_kubeconfigs_are_not_used(&clusters);
     clusters.wait_until_condition("stalled", "TenantAccessReady", "False TenantUnreachable");
     let log = clusters.infra.log("tenant-nodes").unwrap();
-    // Tokens begin with the encoded text `{"`.
+    // Tokens are JWTs: they begin with `{"` in Base64, which is `eyJ`.
     assert!(!log.contains("eyJ"), "a token is in the log");
     let refused: Vec<&str> = log
         .get(start..)
@@ -199,7 +199,7 @@ fn annotations_and_taints_of_the_host_are_copied(clusters: &Clusters) {
     wait_until_taints(&[mine, gpu]);
     assert_eq!(annotation("berth.dev/replicated-taints"), json!(gpu));
     assert!(taints(clusters, "renamed").iter().all(|taint| !taint.contains("gpu")));
-    // A value of the host changes, and another manager changes its copy in the tenant's cluster.
+    // A taint of the host changes, and another manager changes the copy of the taint in the tenant's cluster.
     taint(&clusters.infra, "rack1-a", "example.com/gpu=h100:NoSchedule");
     wait_until_taints(&[mine, "example.com/gpu=h100:NoSchedule"]);
     taint(&clusters.tenant, "web-1", "example.com/gpu=own:NoSchedule");
@@ -223,7 +223,7 @@ fn new_kubeconfig_is_used(clusters: &Clusters) {
     clusters.write_secret(NAMESPACE, &clusters.kubeconfig(&clusters.token()));
     clusters.wait_until_condition("bank", "TenantAccessReady", "True Connected");
     wait_until_label(clusters, "web-1", ZONE, &json!("b"));
-    // The address that the controller uses is also permitted for an operator.
+    // `berth-controller check` also permits the address that the controller uses.
     let arguments = ["--tenant", "bank", "tenant.kubeconfig", "tenant.api-server"];
     let output = CheckOutput::run(&clusters.infra.kubeconfig(), &arguments).unwrap();
     output.require(&[("tenant.kubeconfig", "PASS"), ("tenant.api-server", "PASS")]).unwrap();
@@ -242,7 +242,7 @@ fn refused_kubeconfigs_are_not_used(clusters: &Clusters) {
         (kubeconfig.replace(&own, &infra), "a loopback address"),
         (kubeconfig.replace(&own, "https://localhost:6443"), "a loopback address"),
         (kubeconfig.replace(&own, "https://169.254.169.254"), "a link-local address"),
-        // The Service of the infra API server.
+        // Address of the Service of the infra API server.
         (kubeconfig.replace(&own, "https://10.96.0.1"), "the address of the infra API server"),
         (kubeconfig.replace("users: [", &format!("users: [{exec}")), "names a program"),
         (

@@ -29,7 +29,7 @@ fn start_controller(plane: &ControlPlane) -> Reconcilers {
     let run = |client: Client, events| async move {
         let mut tasks = JoinSet::new();
         let shared_informers = TenantInformers::start_watches(&client, &mut tasks);
-        // Nothing watches the kubeconfigs, so the reconciler reads them.
+        // The reconciler reads the kubeconfigs itself, because no other task reports changes of kubeconfigs here.
         let (_, kubeconfigs) = unbounded_channel();
         // Without a server the reconciler ends, and the test ends then too.
         tenants::run(client, events, Arc::default(), shared_informers, kubeconfigs, RESYNC)
@@ -72,8 +72,8 @@ fn wait_until_condition(plane: &ControlPlane, name: &str, type_: &str, expected:
     reached.unwrap_or_else(|error| panic!("{name} {type_}: {error}: {:#}", last["status"]))
 }
 
-/// Returns VLANs by tenant from the statuses, and asserts that no two tenants have the same VLAN in statuses,
-/// claims or definitions.
+/// Returns VLANs by tenant from the statuses, and asserts that no two tenants have the same VLAN in statuses, claims or
+/// NetworkAttachmentDefinitions.
 fn assert_unique_vlans(plane: &ControlPlane) -> BTreeMap<String, u64> {
     let all = plane.get_json(&["tenantclusters"]).unwrap();
     let mut found = BTreeMap::new();
@@ -162,7 +162,7 @@ fn missing_crds_are_reported(plane: &ControlPlane) {
     );
     let early = wait_until_condition(plane, "early", "NetworkReady", "False CrdMissing");
     assert!(early["status"]["vlan"].is_u64());
-    // The controller still applies the other parts.
+    // The controller still applies the objects that need no CRD.
     wait_until_condition(plane, "early", "PoliciesReady", "True Ready");
     wait_until_condition(plane, "early", "HostsReady", "True Ready");
     plane.get_json(&["role", "kubevirt-csi", "-n", "cluster-early"]).unwrap();
@@ -235,7 +235,7 @@ fn removed_policies_are_deleted(plane: &ControlPlane) {
     let egress = isolation["spec"]["egress"].as_array().unwrap();
     assert_eq!(egress.len(), 4, "{isolation:#}");
     assert!(egress[2].to_string().contains(&format!("{CLUSTER_DNS}/32")), "{isolation:#}");
-    // The controller keeps a policy that an operator created.
+    // The controller does not change a policy that an operator created.
     let own = json!({
         "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
         "metadata": {"name": "by-hand", "namespace": "cluster-one"}, "spec": {"podSelector": {}},
@@ -310,7 +310,7 @@ fn all_objects(plane: &ControlPlane) -> BTreeMap<String, Value> {
 }
 
 fn idle_controller_writes_nothing(plane: &ControlPlane) {
-    // Reconciles that have started must end first, on a busy machine too.
+    // Reconciles that have already started must end first, which takes some time on a busy machine.
     let mut before = all_objects(plane);
     let mut changed = String::new();
     for _ in 0..10 {
@@ -355,7 +355,7 @@ fn killed_controller_assigns_each_vlan_once(plane: &ControlPlane) {
     }
     let tenants = 3 + 2 * rounds;
     assert_eq!(assert_unique_vlans(plane).len(), tenants, "seed {seed}");
-    // Every claim has an owner.
+    // Each tenant has one claim, and there are no claims of other tenants.
     let claims = || plane.get_json(&["vlanclaims"]).unwrap()["items"].as_array().unwrap().len();
     plane
         .wait_until("only claims of existing tenants exist", SHORT_TIMEOUT, |_| {
@@ -422,8 +422,8 @@ fn tenant_is_deleted_in_order(plane: &ControlPlane, fleet: &Fleet) {
     assert_eq!(assert_unique_vlans(plane)["greedy"], vlan);
 }
 
-/// Tests a tenant that is created again while its VLAN is in quarantine: the tenant gets the same VLAN, because no
-/// other tenant had it and the tenant's peers may still use it.
+/// Tests a tenant that is created again while its VLAN is in quarantine: the tenant gets the same VLAN, because other
+/// tenants cannot get it, and the tenant's peers may still use it.
 fn recreated_tenant_gets_its_former_vlan(plane: &ControlPlane) {
     let long = json!({"spec": {"vlanQuarantineSeconds": 3600}}).to_string();
     plane.kubectl(&["patch", "infraconfig", "default", "--type=merge", "-p", &long]).unwrap();
@@ -439,8 +439,8 @@ fn recreated_tenant_gets_its_former_vlan(plane: &ControlPlane) {
     assert!(claim()["status"]["releasedAt"].is_null(), "{:#}", claim());
 }
 
-/// Tests that a new Node's public address is immediately excluded for importers, and that without cluster DNS the
-/// policies stay unchanged and a condition reports this.
+/// Tests that the policy for importer pods excludes the public address of a new Node immediately, and that without
+/// cluster DNS the policies stay unchanged and a condition reports the missing DNS.
 fn policies_are_updated_after_cluster_changes(plane: &ControlPlane) {
     let importer = || {
         plane
@@ -495,7 +495,7 @@ fn policies_are_updated_after_cluster_changes(plane: &ControlPlane) {
     assert_eq!(spec(), before);
 }
 
-/// Tests two host networks on one wire: if two tenants request the same VLAN at the same instant, only one tenant
+/// Tests two host networks on one segment: if two tenants request the same VLAN at the same instant, only one tenant
 /// gets it.
 fn vlan_of_a_shared_segment_belongs_to_one_tenant(plane: &ControlPlane) {
     let yard = json!({"name": "yard", "scenario": "VlanAwareBridge", "uplink": {"name": "eth2"}});

@@ -298,8 +298,8 @@ fn headings_of_doc_comments_have_their_own_lines() {
     }
 }
 
-/// Documentation tests would not run: no library is built for them (`doctest = false`), because an empty run costs each
-/// crate a second compilation.
+/// Checks that code blocks in doc comments are marked as `text`. Documentation tests do not run (`doctest = false`),
+/// because even without any tests each crate would be compiled a second time.
 #[test]
 fn code_blocks_in_doc_comments_are_texts() {
     for (name, text) in files("", ".rs") {

@@ -16,7 +16,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 /// Name of this client in the audit log, in which tests recognize their own requests by the word `kubectl`.
 const CLIENT_NAME: &str = "berth-tests (kubectl)";
 
-/// Client with the permissions of a kubeconfig. The drop of its last clone ends the client.
+/// Client with the permissions of a kubeconfig. The client stops when its last clone is dropped.
 #[derive(Clone, Debug)]
 pub struct ApiClient {
     jobs: UnboundedSender<Job>,

@@ -41,7 +41,7 @@ pub use objects::{CLUSTER_DNS, condition, registered_node, spread_workload, web_
 /// Control plane that runs until it is dropped.
 #[derive(Debug)]
 pub struct ControlPlane {
-    // The programs end in the order of the fields: etcd ends last, because the other programs wait for etcd.
+    // On drop, the programs are stopped in the order of the fields: etcd is the last, because the others wait for etcd.
     scheduler: Option<Running>,
     controllers: Vec<Running>,
     server: Option<Running>,

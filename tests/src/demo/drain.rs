@@ -34,7 +34,7 @@ const BLOCKED_TIME: Duration = Duration::from_secs(30);
 /// PodDisruptionBudget that refuses evictions in place of virt-api.
 const SIMULATED_WEBHOOK: &str = "simulated-virt-api";
 
-/// Running `kubectl drain`; drop ends it.
+/// Running `kubectl drain`, stopped on drop.
 #[derive(Debug)]
 struct KubectlDrain {
     program: Running,

@@ -20,7 +20,7 @@ use crate::simulated::{create_client, create_runtime};
 /// Image in which a launcher pod sleeps; the image is on the hosts.
 const POD_IMAGE: &str = "berth.test/busybox:1";
 
-/// Running simulation of virt-controller; drop ends the simulation.
+/// Running simulation of virt-controller, stopped on drop.
 #[derive(Debug)]
 pub struct LauncherSimulation(Option<Runtime>);
 

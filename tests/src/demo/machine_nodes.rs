@@ -23,7 +23,7 @@ use crate::simulated::{create_client, create_runtime};
 /// Time between two iterations of the simulation.
 const INTERVAL: Duration = Duration::from_secs(2);
 
-/// Running simulation; drop ends it.
+/// Running simulation, stopped on drop.
 #[derive(Debug)]
 pub(super) struct MachineNodes(Option<Runtime>);
 

@@ -47,10 +47,10 @@ use virt_controller::{Selection, VirtController};
 /// Time limit under emulation, on a machine that also runs other programs.
 const EMULATION_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// All running parts of the demo. Drop ends the parts and keeps their logs.
+/// All running parts of the demo, stopped on drop. Their logs remain.
 #[derive(Debug)]
 pub struct Demo<'a> {
-    // The parts end in the order of the fields.
+    // On drop, the parts are stopped in the order of the fields.
     /// API server of a tenant, which the faults start.
     tenant: Option<TenantPlane>,
     virt_controller: VirtController,

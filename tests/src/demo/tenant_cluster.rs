@@ -27,10 +27,10 @@ pub(super) const WORKLOAD: &str = "shop";
 /// Namespace of the tenant's workload.
 const WORKLOAD_NAMESPACE: &str = "default";
 
-/// Running control plane of the tenant; drop ends it.
+/// Running control plane of the tenant, stopped on drop.
 #[derive(Debug)]
 pub(super) struct TenantPlane {
-    // The parts end in the order of the fields.
+    // On drop, the parts are stopped in the order of the fields.
     _nodes: MachineNodes,
     kubelets: Kubelets,
     plane: ControlPlane,

@@ -104,10 +104,10 @@ impl Selection {
     }
 }
 
-/// Running virt-controller; drop ends it.
+/// Running virt-controller, stopped on drop.
 #[derive(Debug)]
 pub(super) struct VirtController {
-    // The parts end in the order of the fields.
+    // On drop, the parts are stopped in the order of the fields.
     _launchers: Option<LauncherSimulation>,
     _ended_launchers: Option<EndedLaunchers>,
     _simulation: Option<Simulation>,

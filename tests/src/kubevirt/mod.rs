@@ -55,7 +55,7 @@ pub enum Nodes {
     },
 }
 
-/// Running virt-api and virt-controller; drop ends both.
+/// Running virt-api and virt-controller, stopped on drop.
 #[derive(Debug)]
 pub struct KubeVirt {
     // virt-controller ends first, because its writes need the webhooks of virt-api.

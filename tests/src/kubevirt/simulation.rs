@@ -21,7 +21,7 @@ use crate::simulated::{create_client, create_runtime};
 /// Time between two iterations of a simulated program.
 const INTERVAL: Duration = Duration::from_millis(200);
 
-/// Running simulation; drop ends it.
+/// Running simulation, stopped on drop.
 #[derive(Debug)]
 pub struct Simulation {
     runtime: Option<Runtime>,

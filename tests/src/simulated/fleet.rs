@@ -24,7 +24,7 @@ pub enum FleetBehaviour {
     AgentsAndSpecs(&'static str),
 }
 
-/// Simulated hosts; drop ends the simulation.
+/// Running simulation of hosts, stopped on drop.
 #[derive(Debug)]
 pub struct Fleet {
     runtime: Option<Runtime>,

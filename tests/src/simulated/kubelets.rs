@@ -17,7 +17,7 @@ use super::{create_client, create_runtime};
 /// Namespace of the pods.
 const NAMESPACE: &str = "default";
 
-/// Running simulation of kubelets; drop ends the simulation.
+/// Running simulation of kubelets, stopped on drop.
 #[derive(Debug)]
 pub struct Kubelets {
     runtime: Option<Runtime>,

@@ -13,7 +13,7 @@ use tokio::runtime::Runtime;
 
 use super::{create_client, create_runtime};
 
-/// Running simulation of KubeVirt; drop ends the simulation.
+/// Running simulation of KubeVirt, stopped on drop.
 #[derive(Debug)]
 pub struct KubeVirt {
     runtime: Option<Runtime>,

@@ -27,7 +27,7 @@ const PODS_NAMESPACE: &str = "default";
 /// Each iteration of the simulation detaches each volume that may be detached with the probability 1 / `DETACH_RATE`.
 const DETACH_RATE: u64 = 4;
 
-/// Running simulation; drop ends the simulation.
+/// Running simulation, stopped on drop.
 #[derive(Debug)]
 pub struct MachineNodes(Option<Runtime>);
 

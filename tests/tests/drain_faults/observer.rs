@@ -17,7 +17,7 @@ use tokio::runtime::Runtime;
 
 use super::record::{Event, Record};
 
-/// Running observation; drop ends it.
+/// Running observation, stopped on drop.
 #[derive(Debug)]
 pub(crate) struct Observer {
     runtime: Option<Runtime>,

@@ -23,7 +23,7 @@ const LOGS: [&str; 6] = [
 ];
 
 pub(crate) struct Testbed {
-    // The programs end in the order of the fields.
+    // On drop, the programs are stopped in the order of the fields.
     pub(crate) simulation: Simulation,
     pub(crate) controller: Controller,
     pub(crate) kubevirt: KubeVirt,

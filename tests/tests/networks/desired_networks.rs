@@ -93,7 +93,7 @@ impl DesiredNetworks {
         desired
     }
 
-    /// Returns the spec that the controller writes for a host, without the tenants that must leave the host.
+    /// Returns the spec that the controller writes for a host without the tenants `removed_tenants`.
     fn spec(&self, host: usize, removed_tenants: &[&str]) -> InfraNodeSpec {
         let node = |infra: &InfraNode| {
             let mut node = Node::default();
@@ -121,7 +121,7 @@ impl DesiredNetworks {
         serde_json::from_value(desired.spec).unwrap()
     }
 
-    /// Returns the InfraNode of a host as a file for the agent, without the tenants that must leave the host.
+    /// Returns the InfraNode of a host without the tenants `removed_tenants`, as a file for the agent.
     pub(crate) fn manifest(&self, host: usize, removed_tenants: &[&str]) -> String {
         let mut infra = self.hosts[host].clone();
         infra.metadata.name = Some("rack1-a".to_owned());

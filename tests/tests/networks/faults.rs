@@ -78,7 +78,7 @@ const LIST_LINKS_COMMAND: &str = "ip -br link | cut -d' ' -f1; ip link | grep -c
 pub(crate) fn networks_are_restored_after_power_cuts(host: &mut Host, count: u32) {
     write_manifest(host, &manifest_with_forty_tenants());
     host.run_checked("sync").unwrap();
-    // The host is in the state after a boot, without changes of earlier tests.
+    // The power cycle removes the changes of earlier tests.
     host.power_cycle().unwrap();
     host.run_checked("udevadm settle --timeout 100").unwrap();
     rename_uplink(host);
@@ -157,7 +157,7 @@ pub(crate) fn thousand_tenants_survive_a_flapping_uplink(host: &mut Host) {
     host.run_checked("sleep 3; for i in 1 2 3 4 5; do timeout 5 ip link add probe$i type dummy && ip link del probe$i; done").unwrap();
     let removed =
         "! ip -br link show group 48679 | grep -qE '^tn([2-9]|[1-9][0-9]|10[01])(-v@own0)? '";
-    // 200 s on two idle cores: the emulated host deletes the two links of a tenant in 2 s.
+    // The removal takes 200 s on two idle cores: the emulated host deletes the two links of a tenant in 2 s.
     host.wait_until(removed, Duration::from_secs(300), "ip -br link show group 48679 | head")
         .unwrap();
     stop_agent(host);

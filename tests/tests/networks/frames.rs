@@ -69,8 +69,7 @@ pub(crate) fn switch_frames_are_dropped(hosts: &mut [Host; 2], vlan: &str) {
 /// Shell commands that change Berth's table as another program might, each with a shell condition that holds after the
 /// agent has restored the table.
 pub(crate) const TABLE_CHANGES: [(&str, &str); 5] = [
-    // `systemctl reload nftables` has the same effect: the rules of the CNI plugin are deleted too, and restored
-    // from the file.
+    // `systemctl reload nftables` also deletes the rules of the CNI plugin, and restores them from a file.
     (
         "nft list table bridge nat >/run/nat.nft; nft flush ruleset; nft -f /run/nat.nft",
         "nft list set bridge berth uplinks | grep -q trunk0",
@@ -106,8 +105,8 @@ pub(crate) fn other_tables_are_kept(host: &mut Host) {
     host.run_checked("nft delete table bridge other; nft delete table inet berth").unwrap();
 }
 
-/// Tests a kernel without nf_tables: no network is created, and the error gives the reason. Existing networks would be
-/// kept.
+/// Tests a kernel without nf_tables: no network is created, and the error gives the reason. The agent would not remove
+/// existing networks.
 pub(crate) fn networks_are_not_created_without_nftables(host: &mut Host) {
     host.run_checked(
         "mkdir -p /run/modprobe.d; echo 'install nf_tables /bin/false' >/run/modprobe.d/berth-test.conf; \

@@ -224,8 +224,8 @@ fn refused_bridge_port_interrupts_no_vm(host: &mut Host, network: &str, scenario
     host.run_checked("tenants ping a1 10.1.0.2 && ip link del taken0").unwrap();
 }
 
-/// Tests a tenant that is removed from the manifest while a VM uses it: the agent reports the tenant and keeps its
-/// network.
+/// Tests a tenant that is removed from the manifest while a VM uses it: the agent reports the tenant, and does not
+/// remove its network.
 fn network_in_use_is_kept(host: &mut Host, scenario: &Scenario) {
     crate::write_manifest(host, &manifest(&[&scenario.networks[0]], &scenario.tenants[1..]));
     let result = host.run("berth-agent apply -f /etc/berth/infranode.yaml").unwrap();

@@ -20,7 +20,8 @@ const TENANTS: [&str; 3] = [
 const NAMES: [&str; 2] = ["rack1-a", "rack1-b"];
 const KEY_FILE: &str = "/etc/berth/trunk.key";
 
-/// Returns a shell condition on the network's `trunk` in the report, which is written as JSON with indentation.
+/// Returns a shell command that succeeds if the report of the agent, which is indented JSON, has this state of the
+/// network's trunk.
 fn trunk_has_state(state: &str) -> String {
     format!(
         "curl -s http://127.0.0.1:9477/report | tr -d ' \\n' | grep -q '\"trunk\":{{\"state\":\"{state}\"'"
@@ -77,7 +78,7 @@ fn agents_require_a_secret_key(hosts: &mut [Host; 2]) {
         wait_until(host, "curl -s http://127.0.0.1:9477/report | grep -q NoTrunkKey");
     }
     for host in hosts.iter_mut() {
-        // Every user can read the key at first.
+        // At first, every user can read the file with the key: the agent refuses the key, and reports the remedy.
         host.run_checked(&format!("umask 022; printf '%064d\\n' 7 > {KEY_FILE}")).unwrap();
         host.run_checked("kill -HUP $(cat /run/agent.pid)").unwrap();
         wait_until(host, "curl -s http://127.0.0.1:9477/report | grep -q 'chmod 600'");

@@ -34,8 +34,8 @@ impl RunningPod {
         inits.any(|one| one.name == allocation.name)
     }
 
-    /// Returns true if a plain init container has devices that no later container has taken over. The kubelet keeps
-    /// these devices for the pod, and does not list them.
+    /// Returns true if a plain init container has devices that no later container has taken over. These devices stay
+    /// allocated to the pod, but the kubelet does not list them.
     pub(crate) fn has_hidden_devices(&self) -> bool {
         let sums = |selected: &dyn Fn(&ContainerAllocation) -> bool| {
             let mut sums: BTreeMap<(&str, Option<u32>), u32> = BTreeMap::new();

@@ -200,7 +200,7 @@ impl Container {
 }
 
 impl ZoneMemory {
-    /// Returns the free bytes by the kubelet's name of the resource.
+    /// Returns the kubelet's name of each memory resource, and its free bytes.
     pub(crate) const fn free_bytes(&self) -> [(&'static str, u64); 3] {
         [
             ("memory", self.free_memory_bytes),

@@ -45,7 +45,7 @@ pub(crate) struct Tally {
     pods_on_several_zones: usize,
     /// Admissions on a host that already runs a pod with memory blocks of different zones.
     admissions_beside_several_zones: usize,
-    /// Pods with devices of a zone.
+    /// Pods with devices that are local to a zone.
     pods_with_devices: usize,
     /// Pods to which the kubelet would allocate CPUs that were in use; the engine does not place such pods on the
     /// host.
@@ -57,7 +57,8 @@ pub(crate) struct Tally {
     /// memory blocks do not show how much of a group's memory is in which zone of the group, and only this policy
     /// requests a single zone of a group.
     split_groups: usize,
-    /// Cases that end early because a plain init container keeps devices that the kubelet does not list.
+    /// Cases that end early because devices of a plain init container stay allocated, but the kubelet does not list
+    /// them.
     hidden_devices: usize,
     pub(crate) mismatches: Vec<String>,
 }

@@ -1,4 +1,5 @@
-//! Detection of the bug of kubernetes issue 141526 in this scheduler, by the reproduction that the issue describes.
+//! Detects whether the tested scheduler has the bug of kubernetes issue 141526, with the reproduction that the issue
+//! describes.
 
 use serde_json::{Value, json};
 

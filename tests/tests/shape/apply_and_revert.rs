@@ -110,8 +110,8 @@ pub(super) fn assert_revert_restores(host: &mut Host, before: &str) {
     );
 }
 
-/// Tests a request that exceeds the memory: the host keeps the memory that it needs, and the report has both
-/// numbers.
+/// Tests a request that exceeds the memory: enough memory for the host itself stays free, and the output has the
+/// numbers of requested and allocated pages.
 pub(super) fn partial_allocation_is_reported(host: &mut Host) {
     let before = read_state(host);
     write_manifest(host, "  hugepages: [{size: 2Mi, zone: 0, count: 720}]");
@@ -139,7 +139,7 @@ pub(super) fn partial_allocation_is_reported(host: &mut Host) {
     assert_revert_restores(host, &before);
 }
 
-/// Tests that a removed field gets its original value; pages in use are kept, and the agent reports them.
+/// Tests that a removed field gets its original value; pages in use are not removed, and the agent reports them.
 pub(super) fn removed_values_are_restored(host: &mut Host) {
     let before = read_state(host);
     write_manifest(

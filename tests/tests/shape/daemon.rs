@@ -1,4 +1,4 @@
-//! Tests of `run --standalone`, which keeps the host in the state of its manifest.
+//! Tests of `run --standalone`, which applies the manifest and corrects drift.
 
 use std::time::Duration;
 
@@ -106,7 +106,7 @@ pub(super) fn daemon_maintains_the_desired_state(host: &mut Host) {
     assert_eq!(condition(&seen, "HostTuned").1, "InvalidSpec");
     assert!(http_get(host, "/metrics").1.contains("berth_agent_manifest_faults 1"));
 
-    // The agent reports the value and leaves it unchanged.
+    // With `enforce: false`, the agent reports drift and does not change the value.
     write_manifest(
         host,
         "  enforce: false\n  transparentHugepages: Never\n  hugepages: [{size: 2Mi, zone: 1, count: 32}]",
@@ -124,7 +124,7 @@ pub(super) fn daemon_maintains_the_desired_state(host: &mut Host) {
 
     cpu_hotplug_updates_the_plan(host);
 
-    // Without a manifest the host keeps its configuration. It also keeps the configuration when the agent ends.
+    // Neither the removal of the manifest nor the end of the agent changes the configuration of the host.
     host.run_checked(&format!("rm {MANIFEST_PATH}")).unwrap();
     wait_until(
         host,

@@ -23,8 +23,8 @@ pub(super) fn report_matches_other_tools(host: &mut Host) {
         assert_eq!(zone["cpus"].as_str().unwrap().parse(), Ok(theirs));
     }
 
-    // Each check is compared separately: pass or fail.
-    // Newer releases write paths in quotation marks.
+    // Each check is compared separately: pass or fail. Newer releases of virt-host-validate write paths in quotation
+    // marks.
     let theirs = host.run("virt-host-validate qemu").unwrap().output.replace('\'', "");
     let findings = host.run("berth-agent check kvm -o json 2>/dev/null").unwrap().output;
     let ours: Value = serde_json::from_str(&findings).unwrap();

@@ -20,7 +20,8 @@ const IO_DEPENDENCIES: [&str; 11] = [
     "rtnetlink",
     "berth-runtime",
 ];
-/// Dependencies of a client of the API server, and the types that it generates.
+/// Dependencies of a program that connects to a cluster: the API client and its types, and the libraries with which the
+/// program serves HTTP and metrics.
 const CLUSTER_DEPENDENCIES: [&str; 5] =
     ["kube", "kube-core", "k8s-openapi", "axum", "prometheus-client"];
 

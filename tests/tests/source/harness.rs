@@ -1,4 +1,5 @@
-//! Tests that all reconcilers use the harness of berth-runtime, which implements backoff, jitter and the span.
+//! Tests that all reconcilers use the harness of berth-runtime, which implements backoff, jitter and the tracing span
+//! of each reconcile.
 
 use std::collections::BTreeSet;
 

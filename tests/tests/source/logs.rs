@@ -26,7 +26,7 @@ fn log_calls_are_structured() {
             let Some(TokenTree::Group(group)) = tokens.get(at + 2) else { return };
             calls += 1;
             let inside: Vec<TokenTree> = group.stream().into_iter().collect();
-            // The first argument is the message: the call has format arguments at most, and no field.
+            // If the first argument is the message, the call has no field.
             if matches!(inside.first(), Some(TokenTree::Literal(_))) {
                 found.push(format!("{}: {level}!({})", file.path, group.stream()));
             }

@@ -15,7 +15,7 @@ pub(crate) fn creation_attempts(test_cluster: &TestCluster<'_>) -> Vec<Attempt> 
         let mut object = infra_node(test_cluster, OWN_NODE);
         let (parent, key) = pointer.rsplit_once('/').unwrap();
         object.pointer_mut(parent).unwrap()[key] = value;
-        // The field manager is the agent's, so that only the content is the reason of the denial.
+        // The request uses the agent's field manager, so that only the content can be the reason for the denial.
         new_attempt(
             DeniedByPolicy,
             what,

@@ -136,9 +136,9 @@ fn own_node_status_attempts(test_cluster: &TestCluster<'_>) -> Vec<Attempt> {
         ("remove the status", json!({"status": null})),
     ];
     if test_cluster.has_policy {
-        // Since 1.22, fields that a kubelet sets at registration have no owner, and the server deletes them with the
-        // last field that an apply withdraws. Kubernetes 1.20 keeps such fields, so this attempt would cause no damage
-        // there.
+        // Since 1.22, fields that a kubelet sets at registration have no owner. When an apply omits all fields of a map
+        // that its manager owned, the server deletes the map with the fields that have no owner. Kubernetes 1.20 does
+        // not delete fields of others, so this attempt would cause no damage there.
         all.push(new_attempt(
             DeniedByPolicy,
             "an empty apply, which makes servers delete conditions without an owner",

@@ -22,9 +22,9 @@ pub(crate) fn node_status_path(name: &str) -> String {
     format!("/api/v1/nodes/{name}/status")
 }
 
-/// Returns a Node for an apply to its status. Like the agent, it sets withdrawn maps to empty maps instead of leaving
-/// the maps out: if an apply omits a map that it had before, the server deletes the map with all fields that have no
-/// owner in `managedFields`. Fields that a kubelet sets at registration have no owner.
+/// Returns a Node for an apply to its status. Like the agent, this function sets maps without entries to empty maps and
+/// does not omit them: if an apply omits a map that the previous apply had, the server deletes the map with all fields
+/// that have no owner in `managedFields`. Fields that a kubelet sets at registration have no owner.
 pub(crate) fn node_object(name: &str, labels: Value, resources: Value, conditions: Value) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels},

@@ -1,4 +1,4 @@
-//! Table of the answers, for readers.
+//! Writes the server's answers to the attempts into a table of the documentation.
 
 use std::fmt::Write as _;
 use std::path::Path;

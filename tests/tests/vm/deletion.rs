@@ -51,8 +51,9 @@ pub(crate) fn cpus_are_counted_until_the_kubelet_releases_them(
     bed.wait_until("the launcher pod is deleted", &object, |plane| {
         read_pod(plane, vm)?.is_null().then_some(())
     });
-    // The kubelet's Memory Manager keeps the memory of the pod in its checkpoint until the kubelet admits the next pod
-    // (`removeStaleState` in its memory_manager.go). The scheduler extender must not wait for it.
+    // The checkpoint of the kubelet's Memory Manager contains the memory of the pod until the kubelet admits the next
+    // pod (`removeStaleState` in its memory_manager.go). The scheduler extender must not wait for the removal of this
+    // entry.
     let (host, uid) = (planned.host.clone(), vm.uid.as_str());
     bed.wait_until("the allocation is removed", &["infranode", &planned.host], |plane| {
         let allocations = plane.infra_node(&host)["status"]["allocations"].to_string();

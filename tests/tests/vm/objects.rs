@@ -1,10 +1,10 @@
 //! Objects of the cluster: the profile of the hosts, two flavors, and the policy with which a VM boots the small guest.
 //!
-//! Berth's controller creates the VMs for MachineDeployments. The test changes them in one place. A MachineDeployment
-//! has no field for a kernel, and CDI, which would import the image of a disk, does not run. Therefore a policy of the
-//! API server replaces the disks of each new VM with an empty one and the kernel of the small guest, before KubeVirt's
-//! webhooks receive the VM. Without this policy, each DataVolume would need a volume with a bootable disk, as
-//! `berth_tests::kubevirt::Simulation` creates volumes without content.
+//! Berth's controller creates the VMs for MachineDeployments, and the test changes only their disks and their kernel. A
+//! MachineDeployment has no field for a kernel, and CDI, which would import the image of a disk, does not run.
+//! Therefore a policy of the API server replaces the disks of each new VM with an empty one and the kernel of the small
+//! guest, before KubeVirt's webhooks receive the VM. Without this policy, each DataVolume would need a volume with a
+//! bootable disk, as `berth_tests::kubevirt::Simulation` creates volumes without content.
 
 use serde_json::{Value, json};
 

@@ -97,7 +97,8 @@ fn check_process(bed: &mut Testbed, vm: &Vm, planned: &PlannedPlacement) {
     for (thread, cpus) in &process.threads {
         assert!(cpus.is_subset(&planned.cpus), "thread {thread} may use CPUs {cpus}:\n{output}");
     }
-    // KubeVirt finds the threads of emulated CPUs under another name, and leaves them on the emulator's CPU.
+    // With emulation, the threads of the guest's CPUs have other names, so KubeVirt does not find these threads, and
+    // leaves them on the CPU of the emulator's thread.
     if !USES_EMULATION {
         let is_vcpu = |name: &str| name.starts_with("CPU ") && name.ends_with("/KVM");
         let vcpus: Vec<_> = process.threads.iter().filter(|(name, _)| is_vcpu(name)).collect();

@@ -15,7 +15,7 @@ pub(crate) fn vm_is_in_the_vlan_of_its_tenant(bed: &mut Testbed, vm: &Vm, vlan: 
         read_links(bed, vm, &format!("{}; nsenter -t $pid -n ip -d -j link", find_process(vm)));
     let host_links = read_links(bed, vm, "ip -d -j link");
     let is_kind = |link: &Value, kind: &str| link["linkinfo"]["info_kind"] == kind;
-    // Links of the pod to the host, with the host's ends.
+    // Each link from the pod to the host, and the host's end of this link.
     let pairs = pod_links.iter().filter(|link| is_kind(link, "veth")).filter_map(|link| {
         let end = host_links.iter().find(|end| end["ifindex"] == link["link_index"])?;
         Some((link, end))

@@ -25,7 +25,7 @@ const KVM_DEVICE: &str = "devices.kubevirt.io/kvm";
 const LOGS: [&str; 4] = ["berth-controller", "virt-controller", "virt-api", "kube-scheduler"];
 
 pub(crate) struct Testbed {
-    // The programs end in the order of the fields.
+    // On drop, the programs are stopped in the order of the fields.
     pub(crate) hosts: Vec<VmHost>,
     pub(crate) controller: Controller,
     _kubevirt: KubeVirt,

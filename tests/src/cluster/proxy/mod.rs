@@ -58,7 +58,7 @@ pub struct Request {
     pub code: Option<u16>,
 }
 
-/// Fault-injecting proxy. Drop ends the proxy and all connections.
+/// Fault-injecting proxy. On drop, the proxy is stopped and all connections are closed.
 #[derive(Debug)]
 pub struct Proxy {
     shared: Arc<Shared>,
