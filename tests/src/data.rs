@@ -1,7 +1,6 @@
-//! Recorded answers, captures and schemas of `tests/data/` that tests compare with.
+//! Files of `tests/data/` that tests compare with: recorded answers, captures and schemas.
 //!
-//! `BERTH_PEERS` names a folder with more files of the same kinds. These files add cases; no test depends on these
-//! files.
+//! `BERTH_PEERS` names a folder with more files in the same subfolders. They add cases, and no test depends on them.
 
 #![allow(unreachable_pub, reason = "tests of other crates include this file as a module")]
 #![expect(clippy::disallowed_methods, reason = "tests list their own files")]
@@ -9,8 +8,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Returns the files of a kind whose names have this ending, sorted by name. A file of `tests/data/` takes precedence
-/// over a file of the same name in `BERTH_PEERS`.
+/// Returns the files in the subfolder `kind` whose names end with `suffix`, sorted by name. A file of `tests/data/`
+/// takes precedence over a file of the same name in `BERTH_PEERS`.
 #[must_use]
 pub fn files(kind: &str, suffix: &str) -> Vec<PathBuf> {
     let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data").join(kind);

@@ -120,7 +120,7 @@ impl Clusters {
         std::fs::read_to_string(file).unwrap()
     }
 
-    /// Creates a TenantCluster with a reference to a kubeconfig, and waits for its namespace.
+    /// Creates a TenantCluster that refers to the Secret `kubeconfig`, and waits for the tenant's namespace.
     pub fn create_tenant(&self, name: &str) {
         self.create_tenant_with(name, &json!({"kubeconfigSecretRef": {"name": "kubeconfig"}}));
     }
@@ -137,7 +137,7 @@ impl Clusters {
         });
     }
 
-    /// Creates a TenantCluster whose machines get user data, with both Secrets.
+    /// Creates a TenantCluster whose machines get user data, and the Secrets with the user data and the kubeconfig.
     pub fn create_tenant_with_machines(&self, name: &str) {
         let spec = json!({
             "kubeconfigSecretRef": {"name": "kubeconfig"}, "userDataSecretRef": {"name": "user-data"},
@@ -205,7 +205,8 @@ impl Clusters {
             .unwrap_or_else(|error| panic!("{error}: {}", self.infra.log_tail(self.log)));
     }
 
-    /// Waits until a condition of a tenant begins with this status and reason, and returns its message.
+    /// Waits until a condition of a tenant has the status and the reason `expected`, such as `True Connected`, and
+    /// returns the message of the condition.
     #[must_use]
     pub fn condition_message(&self, tenant: &str, type_: &str, expected: &str) -> String {
         let mut last = Value::Null;
@@ -221,7 +222,7 @@ impl Clusters {
         })
     }
 
-    /// Waits until a condition of a tenant begins with this status and reason.
+    /// Waits until a condition of a tenant has the status and the reason `expected`, such as `True Connected`.
     pub fn wait_until_condition(&self, tenant: &str, type_: &str, expected: &str) {
         drop(self.condition_message(tenant, type_, expected));
     }

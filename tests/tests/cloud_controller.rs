@@ -1,6 +1,6 @@
 //! The real cloud controller manager of kubevirt/cloud-provider-kubevirt between the API servers of an infra cluster
-//! and a tenant cluster, with the arguments, the configuration and the permissions that Berth gives it. MetalLB, agents
-//! and KubeVirt are simulated.
+//! and a tenant cluster, with the arguments, the configuration and the permissions of Berth's Deployment. MetalLB,
+//! agents and KubeVirt are simulated.
 //!
 //! `CLOUD_CONTROLLER_MANAGER` names the program.
 

@@ -202,9 +202,9 @@ fn column_words<'a>(document: &'a str, name: &str) -> BTreeSet<&'a str> {
     words
 }
 
-/// Checks that each table has only one row for a reason, an event, a check, a metric or an alert: a merge can leave the
-/// old and the new text of a row. In tables with a column before the reason, such as the condition, a reason may have
-/// one row for each value of this column.
+/// Checks that each table has only one row for a reason, an event, a check, a metric or an alert: after a merge of
+/// branches, both the old and the new text of a row may be in the table. In tables with a column before the reason,
+/// such as the condition, a reason may have one row for each value of this column.
 #[test]
 fn rows_of_a_table_are_unique() {
     for (file, least) in [("docs/troubleshooting.md", 200), ("docs/metrics.md", 80)] {

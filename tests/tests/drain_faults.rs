@@ -29,8 +29,8 @@ use serde_json::{Value, json};
 use observer::Observer;
 
 const NAMESPACE: &str = "cluster-shop";
-/// Name of the controller's log. Each controller has the same identity, so it acquires the Lease of the killed
-/// controller at once.
+/// Name of the controller's log. Each controller has the same identity, so a new controller acquires the Lease of the
+/// killed controller at once.
 const LOG: &str = "drain-faults";
 /// Names of the tenant's workloads. Each has a PodDisruptionBudget.
 const APPS: [&str; 2] = ["shop", "cart"];

@@ -181,7 +181,7 @@ fn check_links(host: &mut Host) {
     assert_eq!(named("br-x").unwrap()["vlanFiltering"], true);
     assert!(named("br-t").is_none(), "links of Berth must not be listed one by one");
 
-    // A captured copy of the same links must give the same report.
+    // The report from a captured copy of the same links must equal the report from the host.
     host.run_checked("mkdir -p /tmp/c/proc /tmp/c/sys/class && cp -a --parents /proc/net/route /tmp/c 2>/dev/null;
         mkdir -p /tmp/c/proc/net/vlan; cat /proc/net/route > /tmp/c/proc/net/route;
         cat /proc/net/vlan/config > /tmp/c/proc/net/vlan/config;

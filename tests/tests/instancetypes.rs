@@ -1,5 +1,5 @@
-//! Tests of the instance types of `deploy/instancetypes/`: KubeVirt's own schemas accept them, and each type gives
-//! a valid launcher pod.
+//! Tests of the instance types of `deploy/instancetypes/`: KubeVirt's own schemas accept the instance types, and each
+//! instance type results in a valid launcher pod.
 
 #![expect(
     clippy::disallowed_methods,

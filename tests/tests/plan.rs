@@ -58,7 +58,8 @@ fn live_cluster_and_its_files_have_equal_plans() {
             "the ServiceAccount of the namespace exists",
             Duration::from_secs(30),
             |plane| {
-                // Without controllers the ServiceAccount is not created, and the server refuses pods without it.
+                // Without controllers the ServiceAccount is not created, and the server refuses pods without a
+                // ServiceAccount.
                 let account = json!({"apiVersion": "v1", "kind": "ServiceAccount",
             "metadata": {"name": "default", "namespace": "cluster-abc"}});
                 plane.apply(&account.to_string()).ok()

@@ -1,4 +1,4 @@
-//! Test of the leases that an agent keeps on disk, with a real API server and guests with a real DHCP client: the disk
+//! Test of the leases that an agent saves on disk, with a real API server and guests with a real DHCP client: the disk
 //! is full, the API server is unreachable, and the agent is killed. The agent runs on this machine, in a network
 //! namespace and with a small state folder of its own.
 

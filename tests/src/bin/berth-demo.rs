@@ -73,8 +73,8 @@ fn run_demo(screen: &Screen, arguments: &Arguments) -> Result<ExitCode> {
                 drop(stop_sender);
             }
         });
-        // After a signal, the worker thread may still wait for a slow operation. After `STOP_TIMEOUT` the process
-        // exits, and all child processes end with it.
+        // After a signal, the worker thread may still wait for a slow operation. After `STOP_TIMEOUT`, this process
+        // exits, which also ends all its child processes.
         let begin = std::time::Instant::now();
         while !work.is_finished() {
             if screen.is_stopped() && begin.elapsed() > STOP_TIMEOUT {
@@ -131,7 +131,7 @@ fn run_steps(
         screen.print(&format!(
             "\nThe demo runs until Ctrl-C:\n{kubectl}\n\n  kubectl get inode,tcluster,vmi -A\n\n"
         ));
-        // A signal drops the sender, which ends this call.
+        // This call ends after a signal, because the signal handler drops the sender.
         stop_receiver.recv().unwrap_or_default();
     }
     Ok(code)

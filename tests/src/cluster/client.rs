@@ -97,9 +97,9 @@ impl ApiClient {
 async fn create_client(kubeconfig: &Path) -> Result<Client> {
     let read = Kubeconfig::read_from(kubeconfig)?;
     let mut config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await?;
-    // The API server is on this machine.
+    // The API server is on this machine, so requests must not use an HTTP proxy.
     config.proxy_url = None;
-    // The tests have their own retries.
+    // The tests repeat failed requests themselves.
     config.default_retry = false;
     Ok(Client::try_from(config)?)
 }

@@ -128,7 +128,7 @@ impl ControlPlane {
         Some(Ok(found))
     }
 
-    /// Changes the fields of an object that this version of kubectl prints differently from the API server.
+    /// Changes an object of the API server to the format in which this version of kubectl prints it.
     fn format_like_kubectl(&self, kind: &Kind, object: &mut Value) {
         let Some(fields) = object.as_object_mut() else { return };
         for (field, value) in [("apiVersion", &kind.api_version), ("kind", &kind.name)] {

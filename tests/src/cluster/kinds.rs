@@ -6,10 +6,10 @@ use serde_json::Value;
 
 use super::client::ApiClient;
 
-/// Kind in one version.
+/// Kind of objects, in one version of its API.
 #[derive(Debug, Clone)]
 pub(super) struct Kind {
-    /// Group and version, such as `apps/v1`; only the version in the core group.
+    /// Group and version, such as `apps/v1`; in the core group only the version, `v1`.
     pub(super) api_version: String,
     /// Name of the kind, such as `Deployment`.
     pub(super) name: String,

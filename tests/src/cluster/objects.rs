@@ -98,7 +98,8 @@ impl ControlPlane {
         let path = format!("/api/v1/nodes/{name}/status");
         let mut current = self.get_json(&["node", name])?;
         current["status"] = node["status"].clone();
-        // The controllers also update the Node, so this update has no resource version, which could cause a conflict.
+        // The controllers also update the Node, and an outdated resource version would cause a conflict, so this update
+        // has no resource version.
         current["metadata"]["resourceVersion"].take();
         self.send("PUT", &path, JSON, &current).map(drop)
     }

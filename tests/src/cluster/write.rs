@@ -61,7 +61,8 @@ impl ControlPlane {
         }
     }
 
-    /// Applies an object; `None` if the text is not one JSON object of a kind that is served, or there is no response.
+    /// Applies an object; `None` if the text is not one JSON object of a kind that is served, or if there is no
+    /// response.
     fn apply_one(&self, text: &str) -> Response {
         let object: Value = serde_json::from_str(text).ok()?;
         let name = object["metadata"]["name"].as_str()?;

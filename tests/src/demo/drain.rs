@@ -29,7 +29,7 @@ use crate::running::Running;
 
 /// Host that is drained.
 pub(super) const DRAINED_HOST: &str = "rack1-32";
-/// Time for which the tenant's PodDisruptionBudget keeps blocking the drain before the demo relaxes the budget.
+/// Time for which the tenant's PodDisruptionBudget still blocks the drain before the demo relaxes the budget.
 const BLOCKED_TIME: Duration = Duration::from_secs(30);
 /// PodDisruptionBudget that refuses evictions in place of virt-api.
 const SIMULATED_WEBHOOK: &str = "simulated-virt-api";

@@ -1,5 +1,5 @@
-//! Logs that are kept after the end of the demo: logs of the control plane, of kubelets, agents and pods, and the
-//! hosts' consoles.
+//! Logs that remain after the end of the demo: logs of the control plane, of kubelets, agents and pods, and the hosts'
+//! consoles.
 
 #![expect(clippy::disallowed_methods, reason = "the demo reads and writes its own files")]
 

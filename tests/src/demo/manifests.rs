@@ -130,7 +130,7 @@ pub fn kubevirt_object() -> Value {
         "apiVersion": "kubevirt.io/v1", "kind": "KubeVirt",
         "metadata": {"name": "kubevirt", "namespace": "default"},
         // Without this feature gate, virt-controller itself adds the requests for network resources to launcher pods.
-        // With it, a webhook must add them, which the demo does not have.
+        // With it, a webhook must add these requests, and the demo has no such webhook.
         "spec": {"configuration": {"developerConfiguration":
             {"useEmulation": true, "disabledFeatureGates": ["ExternalNetResourceInjection"]}}},
     })

@@ -50,7 +50,8 @@ impl TenantPlane {
         Ok(Self { _nodes: nodes, kubelets, plane })
     }
 
-    /// Grants Berth its permissions in the tenant's cluster, and gives Berth a kubeconfig with these permissions.
+    /// Grants Berth its permissions in the tenant's cluster, and creates the Secret with Berth's kubeconfig for this
+    /// cluster.
     fn connect(&self, infra: &ControlPlane) -> Result<()> {
         let program = crate::program("berth-controller");
         let mut render = Command::new(&program);

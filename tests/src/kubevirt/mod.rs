@@ -58,7 +58,7 @@ pub enum Nodes {
 /// Running virt-api and virt-controller, stopped on drop.
 #[derive(Debug)]
 pub struct KubeVirt {
-    // virt-controller ends first, because its writes need the webhooks of virt-api.
+    // On drop, virt-controller is stopped first, because its writes need the webhooks of virt-api.
     _controller: Running,
     _api: Running,
     kubeconfig: PathBuf,

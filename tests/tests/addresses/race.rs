@@ -178,7 +178,7 @@ fn network_name(number: u32) -> String {
     format!("cluster-tenant-{number}")
 }
 
-/// Returns a machine with the name that a MachineDeployment gives it.
+/// Returns a machine with a name like those that a MachineDeployment creates.
 fn machine(network: u32, number: u32) -> ClaimingMachine {
     let name = format!("workers-5d4f8c7b9-{number:05}");
     ClaimingMachine { namespace: network_name(network), name }

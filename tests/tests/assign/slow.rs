@@ -28,7 +28,8 @@ fn start_extender(
 }
 
 /// Tests that two concurrent bindings to one host are answered within kube-scheduler's timeout. The extender serializes
-/// the bindings to a host. It reads the Lease before a binding waits for its turn, and again after the wait.
+/// the bindings to a host. The extender reads the Lease when a binding arrives, and again when the preceding binding
+/// has ended.
 pub(crate) fn binding_completes_within_the_scheduler_timeout(
     plane: &ControlPlane,
     bed: &mut Testbed,

@@ -47,7 +47,8 @@ pub(crate) fn pods_wait_when_zones_are_full(plane: &ControlPlane, bed: &mut Test
     }
     let took = begin.elapsed();
     eprintln!("the VM was bound {took:?} after a report without the other VM");
-    // On an idle machine this takes a second; without a wake-up the scheduler retries only after five minutes.
+    // On an idle machine, the VM is bound within a second. Without a wake-up, the scheduler would retry only after five
+    // minutes.
     assert!(took < Duration::from_secs(150), "{took:?}");
     assert_eq!(bed.assert_kubelets_admit(), 6);
 }
@@ -91,7 +92,8 @@ pub(crate) fn reported_free_resources_are_used(
     bed.write_report("reported-0");
     let took = bed.wait_until_bound(&vm);
     eprintln!("the VM was bound {took:?} after a report with free resources");
-    // On an idle machine this takes a second; without a wake-up the scheduler retries only after five minutes.
+    // On an idle machine, the VM is bound within a second. Without a wake-up, the scheduler would retry only after five
+    // minutes.
     assert!(took < Duration::from_secs(150), "{took:?}\n{}", plane.log_tail("extender"));
     assert!(extender.metric("berth_assignment_wakes_total") > wakes);
     bed.assert_kubelets_admit();

@@ -84,7 +84,7 @@ impl Testbed {
         bed
     }
 
-    /// Changes the spec of each object; each number gives a different spec.
+    /// Changes the spec of each object to values that depend on `number`.
     fn change_all_specs(&self, number: u32) {
         let object = |kind: &str, name: &str, spec: Value| {
             let object = json!({"apiVersion": "berth.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec});

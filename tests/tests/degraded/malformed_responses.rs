@@ -1,5 +1,5 @@
-//! Responses that are cut off, are not JSON, or are not a valid object: the agent keeps the last valid spec and
-//! loses no change.
+//! Responses that are cut off, are not JSON, or are not a valid object: the agent continues to apply the last valid
+//! spec, and misses no change.
 
 use std::thread::sleep;
 use std::time::Duration;

@@ -96,7 +96,7 @@ async fn api_and_start_version(
     (api, version)
 }
 
-/// Observes a kind. A watch that ends is continued at its last version, so no event is missed.
+/// Observes a kind. When a watch ends, the next watch starts at the last resource version, so no event is missed.
 async fn observe(
     kind: Kind,
     api: Api<DynamicObject>,

@@ -19,7 +19,7 @@ pub(crate) struct Event<'a> {
 
 #[derive(Debug, Default)]
 struct NodeRecord {
-    /// Changes of `spec.unschedulable`, with their versions.
+    /// Changes of `spec.unschedulable`, with the resource versions of their events.
     cordons: Vec<(u64, bool)>,
     was_ready: bool,
     deleted_at: Option<u64>,

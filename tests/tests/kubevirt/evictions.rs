@@ -48,8 +48,9 @@ pub(crate) fn evicted_machine_leaves_its_host(bed: &Testbed) {
     bed.assert_kubelets_admit();
 }
 
-/// Tests that an uncordoned host keeps its machine: the controller ends the evacuation by the subresource of virt-api,
-/// with its own permissions. All hosts are cordoned before, so the machine can neither be migrated nor replaced.
+/// Tests that an uncordoned host keeps its machine: the controller ends the evacuation through a subresource of
+/// virt-api, with its own permissions. All hosts are cordoned before, so the machine can neither be migrated nor
+/// replaced.
 pub(crate) fn cancelled_evacuation_keeps_the_machine(bed: &Testbed) {
     let machine = machines(bed, SHOP_NAMESPACE, "web").remove(0);
     let name = text(&machine["metadata"]["name"]);

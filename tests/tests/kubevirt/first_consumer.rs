@@ -19,7 +19,7 @@ use crate::testbed::Testbed;
 const NEIGHBOUR: &str = "neighbour-1";
 /// VMs without a disk that need the room of a VM with a disk.
 const COMPETITORS: [&str; 2] = ["competitor-1", "competitor-2"];
-/// Kinds of which VMs have objects in their namespace.
+/// Kinds of VMs, and of the objects that KubeVirt and CDI create for VMs.
 const KINDS: &str = "vm,vmi,pods,datavolumes,persistentvolumeclaims";
 
 /// Tests a VM whose DataVolume is in phase `WaitForFirstConsumer`: its first-consumer pod gets the host with room, the
@@ -43,7 +43,8 @@ pub(crate) fn room_is_reserved_during_the_import(bed: &Testbed) {
     assert_eq!(first_consumer["spec"]["nodeName"], host);
     assert_eq!(first_consumer["status"]["qosClass"], "Guaranteed");
     assert_disk_is_on(bed, vm, host);
-    // The kubelet has released the resources of the pod, so only the reservation keeps the competitors off the host.
+    // The kubelet has released the resources of the pod, so only the reservation prevents that the competitors get this
+    // host.
     wait_until_report_omits(bed, host, &first_consumer);
     wait_until_kept(bed, 1.0);
     assert_no_room_for(bed, COMPETITORS[0]);

@@ -15,8 +15,8 @@ const TENANTS: [&str; 2] = [
     "{name: cluster-b, network: tenants, vlan: 200}",
 ];
 
-/// VMs of both hosts: tenant, number, and DHCP client. The number is the last octet of both addresses, so the VMs of
-/// the tenants have the same IP addresses.
+/// VMs of both hosts: tenant, number, and DHCP client. The number is the last octet of the VM's Ethernet address and IP
+/// address, so VMs of both tenants have the same IP addresses.
 const VMS: [[(&str, u8, &str); 3]; 2] = [
     [("a", 11, "dhclient"), ("b", 11, "networkd"), ("a", 12, "udhcpc")],
     [("a", 13, "networkd"), ("b", 13, "udhcpc"), ("b", 14, "dhclient")],

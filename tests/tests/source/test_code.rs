@@ -60,7 +60,7 @@ impl<'ast> Visit<'ast> for TestLines {
     }
 }
 
-/// Returns the lines of a Rust file that belong to no item for tests. Code after such an item is kept.
+/// Returns the lines of a Rust file that belong to no item for tests. Code after such an item is included.
 pub(crate) fn code_without_tests(text: &str) -> String {
     let file = syn::parse_file(text).unwrap_or_else(|error| panic!("{error}:\n{text}"));
     let mut tests = TestLines::default();

@@ -20,8 +20,8 @@ const COLLECTIONS: [&str; 7] = [
     TOPOLOGIES,
 ];
 
-/// Objects by their paths, without fields that count writes, and the managers of their fields. The managers of the
-/// agent and of curl are left out, because the thief and the administrator write with these names.
+/// Objects by path, without fields that change with each write, and the managers of the objects' fields. The managers
+/// of the agent and of curl are left out, because the thief and the administrator write with these names.
 pub(crate) struct ClusterSnapshot {
     objects: BTreeMap<String, Value>,
     managers: BTreeMap<String, Vec<Value>>,
