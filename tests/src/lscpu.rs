@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use crate::host::Host;
 
-/// Counts of online CPUs, cores and sockets by lscpu.
+/// Numbers of online CPUs, cores and sockets that lscpu prints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CpuCounts {
     /// Logical CPUs.

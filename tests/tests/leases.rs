@@ -233,7 +233,8 @@ fn started_machines_get_leases(plane: &ControlPlane) {
     assert_eq!(shop["leases"][0]["mac"], "02:00:00:00:00:01");
 }
 
-/// Tests that the target host has the lease before the guest arrives, and the source host until the guest has left.
+/// Tests that the target host has the lease before the guest arrives, and that the source host has the lease until the
+/// guest has left.
 fn migrating_machine_has_leases_on_both_hosts(plane: &ControlPlane) {
     let migration = |failed: bool| {
         let state = json!({"targetNode": "rack1-b", "sourceNode": "rack1-a", "failed": failed});
@@ -253,7 +254,7 @@ fn migrating_machine_has_leases_on_both_hosts(plane: &ControlPlane) {
     assert_eq!(leases(plane, "rack1-b").unwrap(), [WEB_1]);
 }
 
-/// Sets the state of a migration from `rack1-b` to `rack1-a` that is in progress, or has failed.
+/// Sets the state of a migration from `rack1-b` to `rack1-a`, which is in progress, or has failed if `failed` is true.
 fn set_migration_back(plane: &ControlPlane, failed: bool) {
     let state = json!({"targetNode": "rack1-a", "sourceNode": "rack1-b", "failed": failed});
     let status = json!({"phase": "Running", "nodeName": "rack1-b", "migrationState": state});

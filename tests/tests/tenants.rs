@@ -564,7 +564,7 @@ fn vlan_of_a_shared_segment_belongs_to_one_tenant(plane: &ControlPlane) {
     }
 }
 
-/// Tests the deletion of a tenant that was written under the schema of another version.
+/// Tests the deletion of a tenant that was written under the schema of another version of the CRD.
 fn malformed_tenant_is_deleted(plane: &ControlPlane) {
     let crd = "tenantclusters.berth.dev";
     let path = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/networkPolicies/properties/isolation/enum";

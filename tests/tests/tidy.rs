@@ -227,7 +227,7 @@ fn referenced_functions(text: &str) -> Vec<(&str, &str)> {
         .collect()
 }
 
-/// Checks that each reference of a document to evidence is a test, or a function that a test calls.
+/// Checks that each function that a document names as evidence is a test, or a function that a test calls.
 #[test]
 fn tests_named_in_documents_exist() {
     let mut code = files("tests/tests", ".rs");

@@ -51,7 +51,7 @@ struct Switch {
     in_flight: BTreeMap<(Duration, u64), Frame>,
     /// Number of frames that the agents sent.
     sent_frames: u64,
-    /// Number of copies of these frames that the switch sent to ports.
+    /// Number of copies of the agents' frames that the switch sent to ports.
     forwarded_copies: u64,
     lost_per_million: u64,
     duplicated_per_million: u64,

@@ -193,7 +193,7 @@ impl ControlPlane {
             // The controller manager signs CertificateSigningRequests with this key.
             format!("--cluster-signing-cert-file={}", keys.authority.display()),
             format!("--cluster-signing-key-file={}", keys.authority_key.display()),
-            // The controller manager evicts the pods of a Node that is not ready after 5 s instead of 5 minutes.
+            // After 5 s instead of 5 minutes, the controller manager evicts the pods of a Node that is not ready.
             "--pod-eviction-timeout=5s".to_owned(),
         ];
         let certificate = keys.serving_flags();

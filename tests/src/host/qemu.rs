@@ -31,7 +31,7 @@ pub(super) struct Qemu {
     folder: tempfile::TempDir,
     disks: Disks,
     running: Option<Running>,
-    /// Length of the output of earlier boots in the console log.
+    /// Number of bytes in the console log that are output of earlier boots.
     earlier_console_length: usize,
 }
 

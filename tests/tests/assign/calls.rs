@@ -1,4 +1,4 @@
-//! Answers of the scheduler extender to direct calls.
+//! Tests of the scheduler extender with calls that the test sends in place of kube-scheduler.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};

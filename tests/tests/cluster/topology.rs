@@ -109,7 +109,8 @@ fn object_of_another_manager_is_kept(plane: &ControlPlane, tree: &Tree) {
         .unwrap();
     let requests_before = count_requests(plane);
     tree.write_file(FREE_PAGES_FILE, "1024\n");
-    // When the InfraNode has the new value, the agent would also have written the value to the NodeResourceTopology.
+    // The test waits until the InfraNode has the new value. An agent that owns the NodeResourceTopology would have
+    // written the value to this object as well.
     plane
         .wait_until("the InfraNode has the new value", SHORT_TIMEOUT, |plane| {
             let pools = &crate::read_infra_node(plane)["status"]["zones"][1]["hugepages"];

@@ -61,8 +61,8 @@ fn lease(plane: &ControlPlane, host: &str, machine: &str) -> Value {
     leases.find(|lease| lease["machine"] == name.as_str()).cloned().unwrap_or_default()
 }
 
-/// Migrates a machine as virt-controller does. The target has the lease before the guest arrives, and the source until
-/// the guest has left.
+/// Migrates a machine as virt-controller does. The target host has the lease before the guest arrives, and the source
+/// host has the lease until the guest has left.
 pub(crate) fn machine_migrates(
     plane: &ControlPlane,
     machine: &str,

@@ -1,4 +1,4 @@
-//! Eviction of a launcher pod, which a webhook of virt-api answers.
+//! Evictions of launcher pods, to which a webhook of virt-api responds.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};

@@ -12,7 +12,8 @@ const SHARED_VM: &str = "shop-1";
 /// VM with exclusive CPUs and huge pages.
 const DEDICATED_VM: &str = "cache-2";
 
-/// Tests that KubeVirt creates a new instance with a new pod, which is placed again.
+/// Tests that, after the deletion of an instance, KubeVirt creates a new instance with a new pod, and the scheduler
+/// places this pod.
 pub(crate) fn deleted_instance_is_placed_again(bed: &Testbed) {
     bed.plane.kubectl(&["create", "namespace", NAMESPACE]).unwrap();
     bed.plane.apply_file(&repository().join("examples/machines.yaml")).unwrap();

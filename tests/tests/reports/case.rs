@@ -193,7 +193,7 @@ pub(crate) struct ZoneMemory {
 }
 
 impl Container {
-    /// Returns true if the container ends before the containers start.
+    /// Returns true if the init container ends before the containers of the pod start.
     pub(crate) fn is_plain_init(&self) -> bool {
         self.restart_policy.as_deref() != Some("Always")
     }

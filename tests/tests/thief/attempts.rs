@@ -10,7 +10,7 @@ use crate::{credentials, infra_nodes, nodes, other_requests, permitted, reports}
 pub(crate) enum ExpectedResult {
     /// Regular work of the agent and of other clients: the request succeeds, with and without the policy.
     Succeeds,
-    /// The request succeeds, but the server only changes the status.
+    /// The request succeeds, but the server applies only its changes of the status.
     ChangesStatusOnly,
     /// Only the policy denies the request, because RBAC cannot restrict a client to its own object.
     DeniedByPolicy,

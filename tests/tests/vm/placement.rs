@@ -26,7 +26,7 @@ pub(crate) struct PlannedPlacement {
 struct QemuProcess {
     /// Name and permitted CPUs of each thread.
     threads: Vec<(String, CpuSet)>,
-    /// Memory policies of the mappings in huge pages.
+    /// Memory policies of the mappings that use huge pages.
     policies: BTreeSet<String>,
     /// Number of huge pages by zone.
     pages: BTreeMap<u64, u64>,

@@ -43,7 +43,7 @@ pub(crate) fn vm_is_in_the_vlan_of_its_tenant(bed: &mut Testbed, vm: &Vm, vlan: 
     assert_eq!(vlans[0]["flags"], json!(["PVID", "Egress Untagged"]), "{vlans:?}");
 }
 
-/// Runs a command on the host of a VM that prints a JSON list, and returns the items.
+/// Runs a command that prints a JSON list on the host of a VM, and returns the items of the list.
 fn read_links(bed: &mut Testbed, vm: &Vm, command: &str) -> Vec<Value> {
     let output = bed.hosts[vm.host].host.run_checked(command).unwrap();
     let items = serde_json::from_str(&output);

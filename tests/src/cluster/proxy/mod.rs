@@ -75,8 +75,8 @@ struct Shared {
     response_limits: watch::Sender<ResponseLimits>,
 }
 
-/// Limits for the numbers of requests, which count requests in the order of arrival. The proxy resets the connections
-/// of requests below `reset_before`, and discards the remaining data of the responses to requests below
+/// Requests have numbers in the order of their arrival. The proxy resets the connections of the requests with numbers
+/// below `reset_before`, and discards the remaining data of the responses to the requests with numbers below
 /// `stalled_before`.
 #[derive(Debug, Clone, Copy, Default)]
 struct ResponseLimits {
