@@ -36,7 +36,7 @@ pub(crate) fn agent_continues_without_the_server(
     assert_drift_is_corrected(plane);
     plane.start_server().unwrap();
     set_spec(plane, &json!({"ksm": {"sleepMillis": 56}}));
-    // The requests that failed during the outage may be in backoff for almost a minute.
+    // The limit is a minute, because the requests that failed during the outage may still be in backoff.
     plane
         .wait_until("the agent applies the new spec", Duration::from_secs(60), |_| {
             (read_file(tree, SLEEP_FILE) == "56").then_some(())

@@ -138,7 +138,7 @@ fn own_node_status_attempts(test_cluster: &TestCluster<'_>) -> Vec<Attempt> {
     if test_cluster.has_policy {
         // Since 1.22, fields that a kubelet sets at registration have no owner. When an apply omits all fields of a map
         // that its manager owned, the server deletes the map with the fields that have no owner. Kubernetes 1.20 does
-        // not delete fields of others, so this attempt would cause no damage there.
+        // not delete such fields, so this attempt would cause no damage there.
         all.push(new_attempt(
             DeniedByPolicy,
             "an empty apply, which makes servers delete conditions without an owner",
