@@ -5,11 +5,11 @@
 //! name, with disks of its own, and its VirtualMachine is deleted only after proof that the host is off or controlled
 //! by its kubelet again ([`deletion`]). A machine with data disks waits.
 
+pub mod away_host_limit;
 pub mod deletion;
 pub mod disks;
 pub mod evidence;
 pub mod machine_hosts;
 pub mod observation;
 pub mod report;
-pub mod storm_limit;
 pub mod verdict;

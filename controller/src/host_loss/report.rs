@@ -71,7 +71,7 @@ pub fn tenant_condition(
 #[derive(Default)]
 struct Summary {
     replaced: usize,
-    is_storm: bool,
+    are_too_many_hosts_away: bool,
     waiting: Vec<String>,
 }
 
@@ -80,7 +80,8 @@ impl Summary {
         match verdict {
             Verdict::Replaced => self.replaced = self.replaced.saturating_add(1),
             Verdict::Waits(reason) => {
-                self.is_storm |= matches!(reason, WaitReason::TooManyHostsAway { .. });
+                self.are_too_many_hosts_away |=
+                    matches!(reason, WaitReason::TooManyHostsAway { .. });
                 self.waiting.push(format!("{namespace}/{name}: {reason}"));
             }
             Verdict::Replace | Verdict::Unaffected => {}
@@ -92,7 +93,7 @@ impl Summary {
     }
 
     fn into_condition(self, mut message: String) -> ConditionUpdate {
-        let Self { replaced, is_storm, waiting } = self;
+        let Self { replaced, are_too_many_hosts_away, waiting } = self;
         if replaced > 0 {
             message += &format!(
                 "; {replaced} machines are being replaced; their VirtualMachines will be deleted when the host is \
@@ -107,7 +108,7 @@ impl Summary {
                 join_first(&waiting, MAX_NAMES, "; ")
             );
         }
-        let reason = match (is_storm, waiting.is_empty(), replaced) {
+        let reason = match (are_too_many_hosts_away, waiting.is_empty(), replaced) {
             (true, ..) => ConditionReason::TooManyHostsAway,
             (false, false, _) => ConditionReason::MachinesWaitForHost,
             (false, true, 0) => ConditionReason::NoMachines,

@@ -4,8 +4,8 @@ use berth_api::names::MACHINE_DEPLOYMENT_UID_ANNOTATION;
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
 
+use super::away_host_limit::MAX_AWAY_PERCENT;
 use super::disks::data_disks;
-use super::storm_limit::MAX_AWAY_PERCENT;
 use crate::removal::mark::{RemovalMark, RemovalReason};
 use crate::tenants::fault::join_names_limited;
 

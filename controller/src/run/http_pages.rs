@@ -5,7 +5,7 @@ use std::sync::Arc;
 use berth_runtime::serve::{self, HttpSite, Page};
 use berth_runtime::watch::WatchHealth;
 
-use super::extender::ListState;
+use super::extender::UnlistedKinds;
 use super::metrics::Metrics;
 
 /// HTTP pages of the daemon.
@@ -14,23 +14,23 @@ pub(super) struct Pages {
     metrics: Arc<Metrics>,
     watch_health: Arc<WatchHealth>,
     /// Kinds that the scheduler extender has not listed yet; an empty set if the extender is disabled.
-    extender_list_state: Arc<ListState>,
+    extender_unlisted_kinds: Arc<UnlistedKinds>,
 }
 
 impl Pages {
     pub(super) const fn new(
         metrics: Arc<Metrics>,
         watch_health: Arc<WatchHealth>,
-        extender_list_state: Arc<ListState>,
+        extender_unlisted_kinds: Arc<UnlistedKinds>,
     ) -> Self {
-        Self { metrics, watch_health, extender_list_state }
+        Self { metrics, watch_health, extender_unlisted_kinds }
     }
 
     /// Returns the kinds that the reconcilers or the extender have not listed yet; `None` if all are listed. `/readyz`
     /// fails until then, so a rolling update waits until the new replica can answer kube-scheduler.
     fn not_ready_reason(&self) -> Option<String> {
         let all =
-            [self.watch_health.unlisted_reasons(), self.extender_list_state.not_ready_reason()];
+            [self.watch_health.unlisted_reasons(), self.extender_unlisted_kinds.not_ready_reason()];
         let all: Vec<String> = all.into_iter().flatten().collect();
         (!all.is_empty()).then(|| all.join("; "))
     }

@@ -99,11 +99,12 @@ async fn run_until_signal(settings: &Settings) -> anyhow::Result<()> {
         .await?;
     let watch_health = Arc::new(WatchHealth::default());
     let (leader_sender, mut leader_receiver) = watch::channel(false);
-    let extender_list_state = Arc::new(extender::ListState::new(settings.extender.is_some()));
+    let extender_unlisted_kinds =
+        Arc::new(extender::UnlistedKinds::new(settings.extender.is_some()));
     let pages = Arc::new(Pages::new(
         Arc::clone(&metrics),
         Arc::clone(&watch_health),
-        Arc::clone(&extender_list_state),
+        Arc::clone(&extender_unlisted_kinds),
     ));
     let mut servers = JoinSet::new();
     for listen in &settings.listen {
@@ -135,7 +136,7 @@ async fn run_until_signal(settings: &Settings) -> anyhow::Result<()> {
             &client,
             shared,
             &metrics,
-            &extender_list_state,
+            &extender_unlisted_kinds,
             &mut watch_tasks,
         );
         targets = Some(Arc::new(started.await?));

@@ -99,27 +99,27 @@ const fn link_local_word(shift: u32) -> u32 {
 }
 
 /// An instruction whose jump targets are indexes of instructions, not distances.
-struct Step {
+struct AbsoluteInstruction {
     code: u16,
     k: u32,
     if_true: u8,
     if_false: u8,
 }
 
-const fn load(code: u16, k: u32) -> Step {
-    Step { code, k, if_true: 0, if_false: 0 }
+const fn load(code: u16, k: u32) -> AbsoluteInstruction {
+    AbsoluteInstruction { code, k, if_true: 0, if_false: 0 }
 }
 
 /// Returns the instruction that ends the program and accepts at most `k` bytes of the frame. 0 rejects the frame.
-const fn return_length(k: u32) -> Step {
+const fn return_length(k: u32) -> AbsoluteInstruction {
     load(RETURN, k)
 }
 
-const fn jump(code: u16, k: u32, if_true: u8, if_false: u8) -> Step {
-    Step { code, k, if_true, if_false }
+const fn jump(code: u16, k: u32, if_true: u8, if_false: u8) -> AbsoluteInstruction {
+    AbsoluteInstruction { code, k, if_true, if_false }
 }
 
-const fn equal(k: u32, if_true: u8, if_false: u8) -> Step {
+const fn equal(k: u32, if_true: u8, if_false: u8) -> AbsoluteInstruction {
     jump(JUMP_IF_EQUAL, k, if_true, if_false)
 }
 
@@ -134,7 +134,7 @@ const ACCEPT: u8 = LENGTH - 1;
 /// Returns the instructions of the program. `to_guest` is the index of the instruction to which the program jumps for
 /// frames to the guest. The number before each line is the index of the first instruction in the line.
 #[rustfmt::skip]
-const fn steps(to_guest: u8) -> [Step; LENGTH as usize] {
+const fn instructions(to_guest: u8) -> [AbsoluteInstruction; LENGTH as usize] {
     [
         /*  0 */ load(LOAD_WORD, VLAN_TAG_PRESENT), equal(0, 2, REJECT),
         /*  2 */ load(LOAD_WORD, PACKET_TYPE), equal(OUTGOING, to_guest, 4),
@@ -195,7 +195,7 @@ const PROBE_ACCEPT: u8 = PROBE_LENGTH - 1;
 
 /// Returns the instructions of [`probe_filter`].
 #[rustfmt::skip]
-fn probe_steps(link: MacAddress, vlan: Option<VlanId>) -> [Step; PROBE_LENGTH as usize] {
+fn probe_steps(link: MacAddress, vlan: Option<VlanId>) -> [AbsoluteInstruction; PROBE_LENGTH as usize] {
     let (untagged, tagged) = if vlan.is_some() { (PROBE_REJECT, 2) } else { (5, PROBE_REJECT) };
     let vlan = vlan.map_or(0, |vlan| u32::from(u16::from(vlan)));
     [
@@ -219,15 +219,17 @@ fn probe_steps(link: MacAddress, vlan: Option<VlanId>) -> [Step; PROBE_LENGTH as
     ]
 }
 
-static FULL_PROGRAM: [FilterInstruction; LENGTH as usize] = assemble(&steps(TO_GUEST_START));
-static REQUEST_PROGRAM: [FilterInstruction; LENGTH as usize] = assemble(&steps(REJECT));
+static FULL_PROGRAM: [FilterInstruction; LENGTH as usize] = assemble(&instructions(TO_GUEST_START));
+static REQUEST_PROGRAM: [FilterInstruction; LENGTH as usize] = assemble(&instructions(REJECT));
 
 /// Converts jump targets from indexes to distances from the next instruction.
-const fn assemble<const LENGTH: usize>(steps: &[Step; LENGTH]) -> [FilterInstruction; LENGTH] {
+const fn assemble<const LENGTH: usize>(
+    instructions: &[AbsoluteInstruction; LENGTH],
+) -> [FilterInstruction; LENGTH] {
     let mut program = [FilterInstruction { code: 0, jt: 0, jf: 0, k: 0 }; LENGTH];
     let mut at: u8 = 0;
     while (at as usize) < LENGTH {
-        let Step { code, k, if_true, if_false } = steps[at as usize];
+        let AbsoluteInstruction { code, k, if_true, if_false } = instructions[at as usize];
         let is_jump = code == JUMP_IF_EQUAL || code == JUMP_IF_ANY_BIT;
         // A backward jump would overflow here, which is a compile error.
         let (jt, jf) = if is_jump { (if_true - at - 1, if_false - at - 1) } else { (0, 0) };

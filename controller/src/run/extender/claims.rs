@@ -9,8 +9,8 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::core::DeserializeGuard;
 use kube::{Api, ResourceExt as _};
 
-use super::list_state::ListedKind;
 use super::service::ExtenderService;
+use super::unlisted_kinds::ListedKind;
 
 /// Annotation that the scheduler sets on a claim to select the node on which the volume is to be provisioned.
 pub(super) const SELECTED_NODE_ANNOTATION: &str = "volume.kubernetes.io/selected-node";

@@ -13,9 +13,9 @@ use berth_runtime::watch::Change;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt as _;
 
-use super::list_state::ListedKind;
 use super::service::ExtenderService;
 use super::settings::ExtenderInformers;
+use super::unlisted_kinds::ListedKind;
 use crate::profiles::{Selection, select_profile};
 
 static NO_RESOURCES: Resources =

@@ -15,8 +15,8 @@ use kube::runtime::watcher;
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 
-use super::list_state::ListedKind;
 use super::service::ExtenderService;
+use super::unlisted_kinds::ListedKind;
 use super::volumes;
 use crate::api_resource::api_resource;
 

@@ -13,7 +13,6 @@ mod error;
 mod handlers;
 mod hosts;
 mod instances;
-mod list_state;
 mod namespaces;
 mod networks;
 mod pods;
@@ -21,6 +20,7 @@ mod readiness_gate;
 mod service;
 mod settings;
 mod targets;
+mod unlisted_kinds;
 mod volumes;
 mod waker;
 
@@ -36,11 +36,11 @@ use tokio::task::JoinSet;
 
 use super::metrics::Metrics;
 use error::MAX_BODY_BYTES;
-pub(super) use list_state::ListState;
 use service::ExtenderService;
 pub(super) use settings::ExtenderInformers;
 pub use settings::Settings;
 pub(super) use targets::ExtenderTargets;
+pub(super) use unlisted_kinds::UnlistedKinds;
 use waker::PodWaker;
 
 /// Interval between checks for expired reservations.
@@ -64,13 +64,13 @@ pub(super) async fn start(
     client: &Client,
     shared: ExtenderInformers,
     metrics: &Arc<Metrics>,
-    list_state: &Arc<ListState>,
+    unlisted_kinds: &Arc<UnlistedKinds>,
     tasks: &mut JoinSet<()>,
 ) -> anyhow::Result<ExtenderTargets> {
     let listen = &settings.listen;
     let server =
         serve::bind(listen).await.with_context(|| format!("--extender-listen {listen}"))?;
-    let service = Arc::new(ExtenderService::new(settings, client, metrics, list_state));
+    let service = Arc::new(ExtenderService::new(settings, client, metrics, unlisted_kinds));
     tracing::info!(address = %listen, "listening for calls of kube-scheduler");
     tasks.spawn(serve_json(server, MAX_BODY_BYTES, handlers::routes(&service)));
     tasks.spawn(PodWaker::new(&service).run());

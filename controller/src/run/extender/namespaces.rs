@@ -6,8 +6,8 @@ use berth_runtime::watch::{Config, Event, continue_after_error, watch_events};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, ResourceExt as _};
 
-use super::list_state::ListedKind;
 use super::service::ExtenderService;
+use super::unlisted_kinds::ListedKind;
 
 /// Passes the labels of namespaces to the extender; never ends.
 pub(super) async fn watch_namespaces(service: Arc<ExtenderService>) {

@@ -9,8 +9,8 @@ use berth_runtime::watch::{OptionalInformer, OptionalKind};
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
 
-use super::list_state::ListedKind;
 use super::service::ExtenderService;
+use super::unlisted_kinds::ListedKind;
 use crate::tenants::objects::ObjectKind;
 
 /// Maximum length of a resource name: a DNS subdomain, `/`, and a name.

@@ -10,8 +10,8 @@ use berth_runtime::watch::{Config, Event, continue_after_error, watch_events};
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use kube::Api;
 
-use super::list_state::ListedKind;
 use super::service::ExtenderService;
+use super::unlisted_kinds::ListedKind;
 use super::volumes;
 
 /// Passes pods to the extender after all other kinds have been listed; never ends.

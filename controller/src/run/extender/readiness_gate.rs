@@ -13,8 +13,8 @@ use kube::{Api, Client};
 use tokio::sync::watch;
 
 use super::error::GateError;
-use super::list_state::{ListState, ListedKind};
 use super::settings::Settings;
+use super::unlisted_kinds::{ListedKind, UnlistedKinds};
 
 /// Maximum duration of a call, including all its requests to the API server. kube-scheduler waits for ten seconds
 /// (`httpTimeout`) and treats a later response as a failure, even if the pod was bound.
@@ -32,7 +32,7 @@ const LEASE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// State of the readiness gate.
 pub(super) struct ReadinessGate {
-    list_state: Arc<ListState>,
+    unlisted_kinds: Arc<UnlistedKinds>,
     change_sender: watch::Sender<()>,
     lease: Option<(Api<Lease>, String)>,
     lease_guard: Mutex<LeaseGuard>,
@@ -42,13 +42,17 @@ pub(super) struct ReadinessGate {
 }
 
 impl ReadinessGate {
-    pub(super) fn new(client: &Client, settings: &Settings, list_state: Arc<ListState>) -> Self {
+    pub(super) fn new(
+        client: &Client,
+        settings: &Settings,
+        unlisted_kinds: Arc<UnlistedKinds>,
+    ) -> Self {
         let lease = settings
             .lease
             .as_ref()
             .map(|(namespace, name)| (Api::namespaced(client.clone(), namespace), name.clone()));
         Self {
-            list_state,
+            unlisted_kinds,
             change_sender: watch::Sender::new(()),
             lease,
             lease_guard: Mutex::new(LeaseGuard::new(&settings.hostname)),
@@ -60,21 +64,21 @@ impl ReadinessGate {
     /// Records that a kind has been listed, or that a new list of the kind has begun.
     pub(super) fn set_listed(&self, kind: ListedKind, is_listed: bool) {
         if is_listed {
-            self.list_state.unlisted_kinds().remove(&kind);
+            self.unlisted_kinds.lock_kinds().remove(&kind);
         } else {
-            self.list_state.unlisted_kinds().insert(kind);
+            self.unlisted_kinds.lock_kinds().insert(kind);
         }
         self.notify();
     }
 
     /// Returns true if all kinds are listed.
     pub(super) fn are_all_listed(&self) -> bool {
-        self.list_state.unlisted_kinds().is_empty()
+        self.unlisted_kinds.lock_kinds().is_empty()
     }
 
     /// Records that no kind is listed.
     pub(super) fn mark_all_unlisted(&self) {
-        self.list_state.unlisted_kinds().extend(ListedKind::ALL);
+        self.unlisted_kinds.lock_kinds().extend(ListedKind::ALL);
     }
 
     /// Notifies the calls that wait for a change of the state.
@@ -85,7 +89,7 @@ impl ReadinessGate {
     /// Waits until all kinds except pods are listed. The other kinds are needed to count pods.
     pub(super) async fn wait_for_other_kinds(&self) {
         let mut changed = self.change_sender.subscribe();
-        while self.list_state.unlisted_kinds().iter().any(|kind| *kind != ListedKind::Pods) {
+        while self.unlisted_kinds.lock_kinds().iter().any(|kind| *kind != ListedKind::Pods) {
             if changed.changed().await.is_err() {
                 return;
             }
@@ -105,7 +109,7 @@ impl ReadinessGate {
     pub(super) async fn wait_until_allowed(&self, deadline: Instant) -> Result<(), GateError> {
         loop {
             let mut changed = self.subscribe();
-            let (error, delay) = match self.list_state.not_ready_reason() {
+            let (error, delay) = match self.unlisted_kinds.not_ready_reason() {
                 Some(unlisted) => (GateError::KindsNotListed(unlisted), HOLD_TIMEOUT),
                 None => match self.check_lease().await {
                     Ok(()) => return Ok(()),

@@ -7,9 +7,9 @@ use berth_extender::{Extender, PendingVm};
 use kube::Client;
 use tokio::sync::{Notify, RwLock};
 
-use super::list_state::ListState;
 use super::readiness_gate::ReadinessGate;
 use super::settings::Settings;
+use super::unlisted_kinds::UnlistedKinds;
 use crate::run::metrics::Metrics;
 
 /// The extender with its readiness gate, its client and its metrics.
@@ -32,11 +32,11 @@ impl ExtenderService {
         settings: &Settings,
         client: &Client,
         metrics: &Arc<Metrics>,
-        list_state: &Arc<ListState>,
+        unlisted_kinds: &Arc<UnlistedKinds>,
     ) -> Self {
         Self {
             extender: Mutex::new(Extender::new_awaiting_pod_list()),
-            readiness_gate: ReadinessGate::new(client, settings, Arc::clone(list_state)),
+            readiness_gate: ReadinessGate::new(client, settings, Arc::clone(unlisted_kinds)),
             pending_vms: Mutex::default(),
             state_changed: Notify::new(),
             bind_lock: RwLock::new(()),

@@ -161,7 +161,7 @@ impl HostReconciler {
             let is_on_host = facts.machines.host_of(&machine).is_some_and(|one| one.name == host);
             is_on_host
                 && facts.down_observation(host).is_some()
-                && !facts.storm_limit.is_exceeded()
+                && !facts.away_host_limit.is_exceeded()
                 && self.context.agent_leases.is_unresponsive(host)
         };
         let verdict =
@@ -220,8 +220,8 @@ impl HostReconciler {
             let known = before.and_then(|before| before.machines.get(machine));
             let Verdict::Waits(reason) = verdict else { continue };
             // While too many hosts are away, machines get no Events: the Events of the InfraNodes are sufficient.
-            let is_storm = matches!(reason, WaitReason::TooManyHostsAway { .. });
-            if known != Some(verdict) && !is_storm {
+            let are_too_many_hosts_away = matches!(reason, WaitReason::TooManyHostsAway { .. });
+            if known != Some(verdict) && !are_too_many_hosts_away {
                 report_wait(&self.context, host, machine, &reason.to_string()).await;
             }
         }
@@ -251,7 +251,7 @@ fn known_verdict(
     let target = facts.machines.host_of(machine).and_then(|one| one.migration_target.clone());
     let reason = if limit == ReplaceAfter::Never {
         WaitReason::NeverReplaced
-    } else if facts.storm_limit.is_exceeded() {
+    } else if facts.away_host_limit.is_exceeded() {
         let (away, all) = facts.away_hosts();
         WaitReason::TooManyHostsAway { away, all }
     } else if let Some(target) = target {

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use k8s_openapi::jiff::Timestamp;
 
+use crate::host_loss::away_host_limit::AwayHostLimit;
 use crate::host_loss::evidence::HostEvidence;
 use crate::host_loss::machine_hosts::MachineHosts;
 use crate::host_loss::observation::Observation;
 use crate::host_loss::report::LostHost;
-use crate::host_loss::storm_limit::StormLimit;
 
 /// State of all hosts, with its lock.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ pub(super) struct LossFacts {
     /// Observations of the hosts that are down, by host.
     observations: BTreeMap<String, Observation>,
     /// Limit on the number of hosts that are away.
-    pub(super) storm_limit: StormLimit,
+    pub(super) away_host_limit: AwayHostLimit,
     /// Hosts of all machines.
     pub(super) machines: MachineHosts,
     /// Hosts that are lost, with the verdicts on their machines.
@@ -84,9 +84,9 @@ impl LossFacts {
 
     /// Compares the number of hosts that are away with the limit. Returns true if the limit has become exceeded, or is
     /// no longer exceeded.
-    pub(super) fn update_storm_limit(&mut self) -> bool {
+    pub(super) fn update_away_host_limit(&mut self) -> bool {
         let (away_count, all) = self.away_hosts();
-        self.storm_limit.update(away_count, all)
+        self.away_host_limit.update(away_count, all)
     }
 
     /// Returns the number of hosts that are away, and of all hosts.
@@ -158,9 +158,9 @@ mod tests {
         let expected = Some((Observation::new(Duration::from_secs(3)), time(5).unwrap()));
         assert_eq!(facts.down_observation("b"), expected, "the observation continues");
         assert!(!facts.are_down_hosts_decided());
-        assert!(facts.update_storm_limit(), "one of two");
+        assert!(facts.update_away_host_limit(), "one of two");
         assert!(facts.set_evidence("b", None, at(6)));
         assert_eq!((facts.away_hosts(), facts.down_observation("b")), ((0, 1), None));
-        assert!(facts.update_storm_limit() && facts.are_down_hosts_decided());
+        assert!(facts.update_away_host_limit() && facts.are_down_hosts_decided());
     }
 }

@@ -16,10 +16,10 @@ use kube::runtime::reflector::ObjectRef;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::state::LossState;
+use crate::host_loss::away_host_limit::AwayHostLimit;
 use crate::host_loss::evidence::HostEvidence;
 use crate::host_loss::machine_hosts::MachineHost;
 use crate::host_loss::observation::Observation;
-use crate::host_loss::storm_limit::StormLimit;
 use crate::run::context::Context;
 use crate::run::machine_instances::MachineInstances;
 use crate::run::packed_content::unpack_content;
@@ -107,8 +107,8 @@ impl HostLossTriggers {
             facts.set_evidence(&host, evidence, |since| Observation::resume(clock, since, now));
             was_exceeded |= has_exceeded_limit(&infra_node);
         }
-        facts.storm_limit = StormLimit::resume(was_exceeded);
-        facts.update_storm_limit();
+        facts.away_host_limit = AwayHostLimit::resume(was_exceeded);
+        facts.update_away_host_limit();
         drop(facts);
         changes
     }
@@ -166,9 +166,9 @@ impl HostLossTriggers {
                 self.queues.trigger_tenants(&namespaces, &self.context);
             }
         }
-        if facts.update_storm_limit() {
+        if facts.update_away_host_limit() {
             let (away, all) = facts.away_hosts();
-            let is_exceeded = facts.storm_limit.is_exceeded();
+            let is_exceeded = facts.away_host_limit.is_exceeded();
             tracing::info!(
                 away,
                 all,

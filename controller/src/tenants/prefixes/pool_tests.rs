@@ -5,12 +5,12 @@ use serde_json::{Value, json};
 
 use super::*;
 
-fn spec(value: Value) -> PrefixPool {
+fn parse_pool(value: Value) -> PrefixPool {
     serde_json::from_value(value).unwrap()
 }
 
 fn pool(cidr: &str, prefix_length: u8) -> PrefixPool {
-    spec(json!({"name": "corp", "cidr": cidr, "prefixLength": prefix_length}))
+    parse_pool(json!({"name": "corp", "cidr": cidr, "prefixLength": prefix_length}))
 }
 
 fn nets(all: &str) -> Vec<IpNet> {
@@ -48,7 +48,7 @@ fn each_problem_is_named() {
         let mut pool =
             json!({"name": "corp", "cidr": "10.1.0.0/16", "prefixLength": 24, "routed": true});
         pool[field] = value;
-        spec(pool)
+        parse_pool(pool)
     };
     for (pool, words) in [
         (
@@ -77,7 +77,7 @@ fn each_problem_is_named() {
     let two = |routed: bool| {
         let other =
             json!({"name": "other", "cidr": "10.1.4.0/22", "prefixLength": 24, "routed": routed});
-        let address_pools = vec![pool("10.1.0.0/16", 24), spec(other)];
+        let address_pools = vec![pool("10.1.0.0/16", 24), parse_pool(other)];
         config_problems(&InfraConfigSpec { address_pools, ..InfraConfigSpec::default() })
     };
     assert_eq!(two(false), Vec::<String>::new());

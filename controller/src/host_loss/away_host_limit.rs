@@ -12,11 +12,11 @@ const MAX_AWAY_PERCENT_AFTER: usize = 35;
 
 /// State of the limit: whether too many hosts are away.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StormLimit {
+pub struct AwayHostLimit {
     is_exceeded: bool,
 }
 
-impl StormLimit {
+impl AwayHostLimit {
     /// Restores the state of the limit from the previous leader.
     #[must_use]
     pub const fn resume(is_exceeded: bool) -> Self {
@@ -58,7 +58,7 @@ mod tests {
             (2, 5, false),
             (3, 5, true),
         ] {
-            let mut limit = StormLimit::default();
+            let mut limit = AwayHostLimit::default();
             limit.update(away, all);
             assert_eq!(limit.is_exceeded(), is_exceeded, "{away} of {all}");
         }
@@ -66,12 +66,12 @@ mod tests {
 
     #[test]
     fn the_limit_has_a_hysteresis() {
-        let mut limit = StormLimit::default();
+        let mut limit = AwayHostLimit::default();
         assert!(limit.update(41, 100));
         assert!(!limit.update(36, 100), "still exceeded");
         assert!(limit.update(35, 100));
         assert!(!limit.update(40, 100), "not exceeded again");
-        let mut resumed = StormLimit::resume(true);
+        let mut resumed = AwayHostLimit::resume(true);
         assert!(!resumed.update(36, 100));
     }
 
@@ -80,7 +80,7 @@ mod tests {
         fn machines_are_never_replaced_above_the_limit(
             counts in prop::collection::vec((0_usize..60, 0_usize..60), 1..50),
         ) {
-            let mut limit = StormLimit::default();
+            let mut limit = AwayHostLimit::default();
             for (away, here) in counts {
                 let all = away + here;
                 limit.update(away, all);

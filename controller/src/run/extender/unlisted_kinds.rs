@@ -32,11 +32,11 @@ impl ListedKind {
 
 /// Set of the kinds that are not listed yet.
 #[derive(Debug)]
-pub(in crate::run) struct ListState {
+pub(in crate::run) struct UnlistedKinds {
     unlisted: Mutex<BTreeSet<ListedKind>>,
 }
 
-impl ListState {
+impl UnlistedKinds {
     /// Creates the set with all kinds; an empty set if the extender is disabled.
     pub(in crate::run) fn new(has_extender: bool) -> Self {
         let kinds = if has_extender { ListedKind::ALL.into() } else { BTreeSet::new() };
@@ -44,13 +44,13 @@ impl ListState {
     }
 
     /// Returns the kinds that are not listed yet.
-    pub(super) fn unlisted_kinds(&self) -> MutexGuard<'_, BTreeSet<ListedKind>> {
+    pub(super) fn lock_kinds(&self) -> MutexGuard<'_, BTreeSet<ListedKind>> {
         self.unlisted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the reason why the extender cannot answer calls yet; `None` if all kinds are listed.
     pub(in crate::run) fn not_ready_reason(&self) -> Option<String> {
-        let kinds: Vec<&str> = self.unlisted_kinds().iter().map(|kind| kind.name()).collect();
+        let kinds: Vec<&str> = self.lock_kinds().iter().map(|kind| kind.name()).collect();
         (!kinds.is_empty()).then(|| format!("{} are not listed yet", kinds.join(", ")))
     }
 }
