@@ -1,4 +1,4 @@
-//! Reservations that are computed after a restart for VMs without a launcher pod.
+//! Computes, after a restart, the reservations for VMs that have no launcher pod yet.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +12,9 @@ use super::pending_vm::{ClaimKey, PendingVm, intersect_selectors};
 use super::reservation::{Reservation, Stage, VmKey};
 
 impl Extender {
-    /// Sets the VMs that have no pod on a host, and the node selectors of the volumes of their claims. As soon as
-    /// pods are listed, a host is reserved for each VM whose volumes only one host can reach.
+    /// Stores the VMs that have no pod on a host, and the node affinity of the volumes of their PersistentVolumeClaims.
+    /// After the next complete list of pods, [`Self::handle_pod_list`] reserves resources for each VM whose volumes
+    /// only one host can reach.
     pub fn set_pending_vms(
         &mut self,
         vms: Vec<PendingVm>,
@@ -22,7 +23,7 @@ impl Extender {
         self.virtual_machines.pending_vms = (vms, volumes);
     }
 
-    /// For each VM without a pod whose volumes only one host can reach, reserves that host.
+    /// For each VM without a pod whose volumes only one host can reach, reserves resources on that host.
     pub(super) fn reserve_pending_vms(&mut self) {
         let (mut vms, volumes) = std::mem::take(&mut self.virtual_machines.pending_vms);
         vms.sort_by(|a, b| a.claims.cmp(&b.claims));
@@ -44,8 +45,8 @@ impl Extender {
 
     fn reserve_pending_vm(&mut self, vm: &PendingVm, key: VmKey, selector: NodeSelector) {
         let Launcher { pod, namespace, labels, affinity, .. } = &*vm.launcher;
-        // The volumes determine the host, so the node affinity of the launcher is replaced. Its rules about other
-        // pods still apply.
+        // The volumes determine the host, so the launcher pod's node affinity is replaced. The launcher pod's rules
+        // about other pods still apply.
         let node_affinity = NodeAffinity {
             required_during_scheduling_ignored_during_execution: Some(selector),
             ..NodeAffinity::default()
@@ -73,7 +74,7 @@ impl Extender {
         let engine = &mut self.reservations.engine;
         let Ok(request) = engine.compile_request(&parts, needs) else { return };
         let mut hosts = engine.candidate_hosts(&request);
-        // If several hosts can reach the volumes, no host is reserved, because the VM can start on another host.
+        // If several hosts can reach the volumes, nothing is reserved, because the VM can start on any of these hosts.
         let (Some(host), None) = (hosts.next(), hosts.next()) else { return };
         if engine.place_pod(&request, Some(&[host])).is_none() {
             return;

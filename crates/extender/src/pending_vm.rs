@@ -4,8 +4,8 @@
 //! consumer: KubeVirt creates a first-consumer pod, the volume is provisioned on the host of that pod, the pod ends,
 //! CDI imports the image for minutes, and only then KubeVirt creates the launcher pod. With populators (DataVolume
 //! `PendingPopulation`), the launcher pod itself is the first consumer and waits for its volume in the scheduler. In
-//! both cases no object stores the reservation, but it can be computed: the claims and volumes name the host, and the
-//! VirtualMachineInstance has the amounts of the resources.
+//! both cases no Kubernetes object stores the reservation, but it can be computed: the PersistentVolumeClaims and
+//! volumes name the host, and the VirtualMachineInstance has the amounts of the resources.
 
 use berth_api::names::SCHEDULER_NAME;
 use berth_kubevirt_render::launcher::{ClusterObjects, Configuration, Launcher, Machine, predict};
@@ -18,10 +18,11 @@ use super::reservation::VmKey;
 /// Namespace and name of a PersistentVolumeClaim.
 pub(super) type ClaimKey = (String, String);
 
-/// Maximum number of node selector terms for all volumes of a VM: the numbers of terms of the volumes are multiplied.
+/// Maximum number of node selector terms that [`intersect_selectors`] returns. Each intersection multiplies the numbers
+/// of terms of its two selectors, so many volumes could otherwise need an unlimited amount of memory.
 const MAX_TERMS: usize = 64;
 
-/// A VM that has claims and is not on a host yet.
+/// A VM that has PersistentVolumeClaims and is not on a host yet.
 #[derive(Clone, Debug)]
 pub struct PendingVm {
     pub(super) instance: String,
@@ -29,7 +30,7 @@ pub struct PendingVm {
     pub(super) launcher: Box<Launcher>,
 }
 
-/// Returns the node selector of a volume that will be provisioned on this node.
+/// Returns a node selector that matches only this node, for a volume that will be provisioned there.
 #[must_use]
 pub fn selector_for_node(node: &str) -> NodeSelector {
     let name = NodeSelectorRequirement {
@@ -42,11 +43,10 @@ pub fn selector_for_node(node: &str) -> NodeSelector {
 }
 
 impl PendingVm {
-    /// Reads a VirtualMachineInstance. Returns `None` if it is on a host, has ended, uses another scheduler, or has no
-    /// claims.
+    /// Parses a VirtualMachineInstance. Returns `None` if the VM is on a host, has ended, uses another scheduler, or
+    /// has no PersistentVolumeClaims.
     ///
-    /// # Errors
-    /// Returns an error if the launcher pod of the object cannot be predicted.
+    /// # Errors Returns an error if the launcher pod of the VM cannot be predicted.
     pub fn read(object: &Value, configuration: &Configuration) -> Result<Option<Self>, VmError> {
         let text = |pointer| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
         let is_waiting = matches!(text("/status/phase"), "" | "Pending" | "Scheduling");
@@ -67,14 +67,15 @@ impl PendingVm {
             return Ok(None);
         }
         let machine = Machine::read(object)?.ok_or(VmError::WrongKind)?;
-        // Resources of networks are omitted, because the volumes already determine the host.
+        // The launcher pod is predicted without device plugin resources of networks: they restrict the choice of a
+        // host, which the volumes already determine.
         let mut cluster_objects = ClusterObjects::default();
         cluster_objects.add_networks_without_resource(&machine);
         let launcher = Box::new(predict(&machine, configuration, &cluster_objects)?);
         Ok(Some(Self { instance: uid.to_owned(), claims, launcher }))
     }
 
-    /// Returns the claims of the VM's volumes.
+    /// Returns the PersistentVolumeClaims of the VM's volumes.
     pub fn claims(&self) -> impl Iterator<Item = &ClaimKey> {
         self.claims.iter()
     }
@@ -85,8 +86,8 @@ impl PendingVm {
     }
 }
 
-/// Returns the claim of a KubeVirt volume (KubeVirt `PVCNameFromVirtVolume`). The claim of a DataVolume has the same
-/// name as the DataVolume.
+/// Returns the name of the PersistentVolumeClaim of a KubeVirt volume (KubeVirt `PVCNameFromVirtVolume`). The claim of
+/// a DataVolume has the same name as the DataVolume.
 fn claim_name(volume: &Value) -> Option<&str> {
     let names = ["/persistentVolumeClaim/claimName", "/dataVolume/name"];
     names.into_iter().find_map(|pointer| volume.pointer(pointer)?.as_str())

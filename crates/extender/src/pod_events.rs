@@ -1,4 +1,4 @@
-//! Watch events of pods: a bound pod uses resources of its host until the kubelet has released them.
+//! Handles watch events of pods. A bound pod uses resources of its host until the kubelet has released them.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -48,8 +48,8 @@ impl Extender {
     }
 
     /// Returns true if a pod with exclusive CPUs or huge pages is bound to a host whose report does not list the pod
-    /// yet. When a caller adds many pods, it must add such pods last, because their resources are computed from those
-    /// of the other pods.
+    /// yet. The resources of such a pod are computed from those of the other pods. Therefore a caller that adds many
+    /// pods must add the unreported pods last.
     #[must_use]
     pub fn is_unreported(&self, observed: &ObservedPod) -> bool {
         let existing = &observed.existing;
@@ -60,7 +60,7 @@ impl Extender {
     }
 
     /// Updates the state after a complete list of pods: known pods that are not listed were deleted. After the first
-    /// list, also reserves hosts for pending VMs.
+    /// list, also reserves resources for pending VMs.
     pub fn handle_pod_list(&mut self, now: Instant, listed: &HashSet<String>) {
         let is_missing = |(uid, reservation): &(&Arc<str>, &Reservation)| {
             let is_late = |since: Instant| now.saturating_duration_since(since) > LIST_TIMEOUT;
@@ -175,8 +175,8 @@ impl Extender {
         }
     }
 
-    /// Releases reservations that a pod on `host` makes obsolete: the reservation of the pod's VM, and the
-    /// reservation of the pod on another host.
+    /// Releases reservations that a pod on `host` makes obsolete: the reservation that another pod has for the same VM,
+    /// and the reservation that this pod has on another host.
     fn release_other_reservation(&mut self, uid: &str, host: &str, vm: Option<&VmKey>) {
         let holder = vm.and_then(|vm| self.reservations.records.reservation_holder(vm)).cloned();
         if let Some(holder) = holder.filter(|holder| &**holder != uid)
@@ -193,7 +193,7 @@ impl Extender {
     }
 
     /// If the pod is terminating, marks its host as awaiting the removal of the pod: the kubelet may release the
-    /// resources before the watch shows the release.
+    /// resources before the watch shows that the pod has ended.
     fn mark_removal_if_terminating(&mut self, uid: &str, host: &str, observed: &ObservedPod) {
         let host = self.reservations.engine.host(host);
         if let Some(host) = host.filter(|_| observed.existing.is_terminating)
@@ -231,8 +231,8 @@ impl Extender {
         }
     }
 
-    /// Inserts a pod without a host into the queue. After a restart, reserves the host that the scheduler chose
-    /// before.
+    /// Inserts a pod without a host into the queue. After a restart, also reserves resources on the host that the
+    /// scheduler chose for the pod before the restart.
     fn queue_pod(&mut self, now: Instant, pod: v1::Pod, observed: &ObservedPod) {
         let pod = Arc::new(pod);
         if !self.queue.insert(Arc::clone(&pod), observed) {
@@ -249,7 +249,8 @@ impl Extender {
         }
     }
 
-    /// Reserves the nominated node of a pod, or the node that was selected for the pod's volumes.
+    /// Reserves resources for a pod on the node that was selected for its volumes or, without such a node, on the pod's
+    /// nominated node.
     pub(super) fn reserve_selected_node(
         &mut self,
         now: Instant,
@@ -286,8 +287,8 @@ impl Extender {
         }
     }
 
-    /// Handles the end of a pod. Its reservation ends as soon as the kubelet has released the resources, or is kept
-    /// for the VM's launcher pod.
+    /// Handles the end of a pod. If the VM of a first-consumer pod still needs the host, the pod's reservation is kept
+    /// for the VM's launcher pod. Otherwise the reservation ends as soon as the kubelet has released the resources.
     fn handle_pod_end(&mut self, now: Instant, uid: &str, has_failed: bool) {
         self.queue.mark_deleted(now, uid);
         let Some(reservation) = self.reservations.get(uid) else { return };
@@ -301,9 +302,9 @@ impl Extender {
             .vm
             .as_ref()
             .is_some_and(|vm| holds_reservation(vm) && self.virtual_machines.is_alive(vm));
-        // A first-consumer pod that has failed on its host does not end its VM if the volumes are provisioned there:
-        // KubeVirt fails the instance only while a DataVolume waits for its first consumer
-        // (pkg/virt-controller/watch/vmi/lifecycle.go). The end of the instance releases the reservation.
+        // If the first-consumer pod of a VM has failed on its host and the volumes are provisioned there, the VM
+        // continues: KubeVirt fails the VirtualMachineInstance only while a DataVolume waits for its first consumer
+        // (pkg/virt-controller/watch/vmi/lifecycle.go). The end of the VirtualMachineInstance releases the reservation.
         let was_on_host = !matches!(reservation.stage, Stage::Reserved { .. });
         let may_continue =
             !has_failed || (was_on_host && self.virtual_machines.instances.is_some());
@@ -317,7 +318,7 @@ impl Extender {
         self.release_or_await_kubelet(now, uid);
     }
 
-    /// Keeps the reservation of a first-consumer pod that has ended for the launcher pod of its VM.
+    /// After the end of a first-consumer pod, keeps the pod's reservation for the launcher pod of the same VM.
     fn keep_reservation_for_vm(&mut self, now: Instant, uid: &str) {
         let Some(reservation) = self.reservations.get(uid) else { return };
         let (request, was_released) =
@@ -330,8 +331,8 @@ impl Extender {
         self.reservations.records.set_stage(uid, Stage::Kept { until });
         let Some(host) = host else { return };
         if was_released {
-            // The kubelet released the resources before the extender saw the end of the pod. The resources are now
-            // reserved for the VM.
+            // The kubelet released the resources before the extender observed the end of the pod. From now on, the
+            // engine counts the resources as reserved for the VM.
             drop(self.reservations.engine.add_bound_pod(&request, host));
         }
         if self.reservations.is_in_report(host, uid) {
@@ -345,7 +346,7 @@ impl Extender {
     }
 
     /// Releases the resources of a pod that has ended on a host. If the kubelet may still use the resources, waits
-    /// until it has released them.
+    /// until the kubelet has released them.
     fn release_or_await_kubelet(&mut self, now: Instant, uid: &str) {
         let Some(reservation) = self.reservations.get(uid) else { return };
         let was_listed = reservation.is_in_report;
@@ -360,7 +361,7 @@ impl Extender {
             };
         };
         match until {
-            // The engine counts the allocation in the report as long as the report lists the pod.
+            // As long as the host's report lists the pod, the engine counts the allocation in the report.
             _ if self.reservations.is_in_report(host, uid) => {
                 self.availability.mark_awaiting_removal(host, uid);
                 self.release(uid);

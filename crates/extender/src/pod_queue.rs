@@ -39,8 +39,8 @@ impl PodQueue {
         self.refused_pods.remove(uid);
     }
 
-    /// Removes a pod that has a reservation from the refused pods. The pod remains among the unassigned pods until it
-    /// is bound.
+    /// Removes a pod that has received a reservation from the refused pods and the pods with unknown VMs. The pod
+    /// remains in `unassigned_pods` until it is bound.
     pub(super) fn mark_reserved(&mut self, uid: &str) {
         self.refused_pods.remove(uid);
         self.unknown_instances.remove(uid);
@@ -56,7 +56,7 @@ impl PodQueue {
         self.deletion_times.contains_key(uid)
     }
 
-    /// Removes the entries that have expired.
+    /// Forgets pods that were deleted more than [`DELETED_RETENTION`] ago, and expired entries of `unknown_instances`.
     pub(super) fn expire(&mut self, now: Instant) {
         let Self {
             unassigned_pods: unassigned, unknown_instances, deletion_times: deleted, ..

@@ -1,5 +1,5 @@
-//! Cache of the reasons why hosts refuse a pod: `filter` is called repeatedly for a waiting pod and for other pods of
-//! its request class, and few hosts change between the calls.
+//! Cache of the reasons why hosts refuse a pod. The cache saves time because `filter` is called repeatedly for the same
+//! waiting pod and for other pods of its request class, and few hosts change between these calls.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -7,16 +7,16 @@ use std::collections::HashMap;
 use berth_placement::engine::{Engine, Request, RequestClassKey};
 use berth_placement::rules::HostId;
 
-/// Reason for a host that refuses the pod but for which the engine finds no single reason.
+/// Reason that is returned if the engine does not choose a host although it finds no reason against the host.
 const NO_SINGLE_REASON: &str = "node(s) had insufficient free resources for the pod";
-/// Maximum number of cached request classes. When the cache is full, the next new class empties it.
+/// Maximum number of request classes in the cache. When a class is inserted into a full cache, all others are removed.
 const MAX_CLASSES: usize = 64;
 
 /// Short reasons why hosts refuse pods, by request class.
 #[derive(Debug, Default)]
 pub(super) struct RefusalCache(HashMap<RequestClassKey, ClassRefusalReasons>);
 
-/// Reasons of hosts for one request class.
+/// Reasons why hosts refuse the pods of one request class.
 #[derive(Debug, Default)]
 pub(super) struct ClassRefusalReasons {
     /// Sequence number of the last host change that the reasons reflect.
@@ -25,9 +25,9 @@ pub(super) struct ClassRefusalReasons {
 }
 
 impl RefusalCache {
-    /// Removes the reasons for the request class of a pod from the cache and returns them, without the reasons of
-    /// hosts that have changed. For a pod whose rules depend on other pods, returns no reasons, because such a pod
-    /// has no class.
+    /// Removes the reasons for the pod's request class from the cache and returns those that are still valid: the
+    /// reasons of hosts that have changed are dropped. A pod whose rules depend on other pods has no request class, so
+    /// nothing is cached for such a pod.
     pub(super) fn take_reasons(
         &mut self,
         engine: &Engine,
@@ -64,7 +64,8 @@ impl RefusalCache {
 }
 
 impl ClassRefusalReasons {
-    /// Returns the reason why a host refuses the pod, from the cache if the cache has it.
+    /// Returns the reason why a host refuses the pod: the cached reason, or else the first reason that the engine
+    /// finds.
     pub(super) fn reason(
         &mut self,
         engine: &Engine,

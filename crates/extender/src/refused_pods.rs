@@ -1,7 +1,7 @@
-//! Pods that no host accepted, and the hosts that have changed since. Decides which pods kube-scheduler must retry,
-//! and on which host they fit.
+//! Pods that no host accepted, and the hosts that have changed since the last check of these pods. Decides which pods
+//! kube-scheduler must retry, and on which hosts these pods fit.
 //!
-//! The scheduler retries a pod after a Kubernetes event that may have made room for the pod. A new agent report is not
+//! kube-scheduler retries a pod after a Kubernetes event that may have made room for the pod. A new agent report is not
 //! such an event. Therefore the extender patches a Node when a waiting pod fits on that Node, once for each refusal of
 //! the pod.
 
@@ -15,13 +15,13 @@ use berth_placement::rules::HostId;
 #[derive(Clone, Debug)]
 struct RefusedPod {
     request: Request,
-    /// True if a Node was patched for the pod after the last refusal of the pod.
+    /// True if the extender has patched a Node for the pod since the last refusal of the pod.
     is_retry_requested: bool,
-    /// Number of the round since which a full scan of the hosts is due for the pod; `None` if only changed hosts need
-    /// to be checked.
+    /// Value of [`RefusedPods::round_number`] when a full scan of the hosts became due for the pod; `None` if only
+    /// changed hosts need to be checked.
     scan_due_since: Option<u64>,
-    /// Host that is reserved for the pod's VM. The engine counts the reserved resources as used, although this pod
-    /// may use them.
+    /// Host on which resources are reserved for the pod's VM. The engine counts the reserved resources as used,
+    /// although this pod may use them.
     reserved_host: Option<Arc<str>>,
 }
 
@@ -31,22 +31,26 @@ pub(super) struct RefusedPods {
     pods: BTreeMap<Arc<str>, RefusedPod>,
     /// Hosts that may have more free resources than before.
     changed_hosts: BTreeSet<HostId>,
-    /// Number of the next call of [`Self::take_hosts_with_resources`].
+    /// Number of calls of [`Self::take_hosts_with_resources`] so far. One such call is a round.
     round_number: u64,
 }
 
-/// Maximum number of changed hosts that are checked individually. For more hosts, a search by the engine is faster.
+/// Maximum number of changed hosts for which a round checks each host individually. For more hosts,
+/// [`Engine::choose_host`] is faster.
 const MAX_INDIVIDUAL_CHECKS: usize = 64;
-/// Maximum number of request classes per round; the other classes are searched in later rounds.
+/// Maximum number of request classes that one call of [`RefusedPods::take_hosts_with_resources`] searches; the other
+/// classes are searched in later calls.
 const MAX_CLASSES_PER_ROUND: usize = 64;
 
 impl RefusedPods {
-    /// Inserts a pod that no host accepted. `reserved_host` is the host that is reserved for the pod's VM.
+    /// Inserts a pod that no host accepted. `reserved_host` is the host on which resources are reserved for the pod's
+    /// VM.
     pub(super) fn insert(&mut self, request: &Request, reserved_host: Option<Arc<str>>) {
         self.add(request, None, reserved_host);
     }
 
-    /// Inserts a pod for which the hosts have not been scanned, so that the next round scans them.
+    /// Inserts a pod for which the hosts have not been scanned. The next call of [`Self::take_hosts_with_resources`]
+    /// scans all hosts for the pod.
     pub(super) fn insert_unscanned(&mut self, request: &Request) {
         self.add(request, Some(self.round_number), None);
     }
@@ -80,8 +84,8 @@ impl RefusedPods {
         }
     }
 
-    /// Schedules a full scan for all pods. This is needed after a change of a Node: rules that count hosts may then
-    /// have another result on any host.
+    /// Schedules a full scan of the hosts for all pods. This is needed after a change of a Node, because the change may
+    /// affect rules that count hosts, such as topology spread constraints, on any host.
     pub(super) fn schedule_full_scan(&mut self) {
         for pod in self.pods.values_mut() {
             pod.scan_due_since.get_or_insert(self.round_number);
@@ -97,8 +101,9 @@ impl RefusedPods {
         !self.changed_hosts.is_empty() || is_due()
     }
 
-    /// Returns the hosts on which a waiting pod now fits, and records that a retry of these pods is requested.
-    /// `are_all_available` may be true only if `is_available` is true for every host; the search is then faster.
+    /// Returns the hosts on which a waiting pod now fits, and marks these pods, so that no further retry is requested
+    /// for them. `are_all_available` makes the search faster and may be true only if `is_available` returns true for
+    /// every host.
     pub(super) fn take_hosts_with_resources(
         &mut self,
         engine: &mut Engine,

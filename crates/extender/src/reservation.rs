@@ -1,4 +1,4 @@
-//! Reservation of a host for a pod: stage, expiry and VM.
+//! Reservation of resources on a host for a pod: stage, expiry and VM.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,24 +8,25 @@ use berth_placement::engine::Request;
 
 use super::state_transitions::ReservationState;
 
-/// Timeout of the reservation of a pod in a PodGroup. kube-scheduler 1.36 calls `filter` for each pod of the group and
-/// for each placement that it simulates, and does not report to an extender which placements it discards
-/// (`podGroupPodSchedulingAlgorithm`).
+/// Timeout of the reservation of a pod in a PodGroup. It is short because kube-scheduler 1.36 calls `filter` for each
+/// pod of the group and for each placement that it simulates, and does not report to an extender which placements it
+/// discards (`podGroupPodSchedulingAlgorithm`).
 pub(super) const POD_GROUP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time after a `filter` call within which the pod must be bound, or `filter` must be called for the pod again.
 pub(super) const RESERVED_TIMEOUT: Duration = Duration::from_secs(30);
-/// Timeout of a reservation while volumes are provisioned. It exceeds the ten minutes for which the scheduler waits
-/// for volumes (`bindTimeoutSeconds`).
+/// Timeout of a reservation while volumes are provisioned. It is longer than the ten minutes for which kube-scheduler
+/// waits for volumes (`bindTimeoutSeconds`).
 pub(super) const VOLUMES_TIMEOUT: Duration = Duration::from_secs(660);
 /// Time within which the watch must show a binding whose outcome is unknown.
 pub(super) const BINDING_TIMEOUT: Duration = Duration::from_secs(60);
-/// Time for which a deleted pod may still use CPUs that no report has listed.
+/// Time for which the CPUs of a deleted pod count as used if no agent report has listed the pod, because it is unknown
+/// when the kubelet releases them.
 pub(super) const LEAVING_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum time until every list of pods includes a pod that was bound, and maximum time for which a host awaits a
-/// report that agrees with its pods.
+/// Maximum time until every list of pods includes a pod that was bound. Also the maximum time for which no pods are
+/// placed on a host because the host's report does not agree with the pods on the host.
 pub(super) const LIST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Stage of a reservation; [`super::state_transitions`] has the transitions.
+/// Stage of a reservation. [`super::state_transitions`] defines the permitted transitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     /// `filter` has returned the host. The reservation expires at `until`.
@@ -34,11 +35,10 @@ pub(super) enum Stage {
     Binding { until: Instant },
     /// The pod is on the host. `since` is the time of the binding, or of the event that showed the pod on the host.
     Bound { since: Instant },
-    /// The first-consumer pod has ended, and the reservation waits for the VM's launcher pod on this host. Without
-    /// `until`, the reservation does not expire.
+    /// The first-consumer pod has ended, and the resources are reserved for the VM's launcher pod. The reservation
+    /// expires at `until`; `None` if it does not expire.
     Kept { until: Option<Instant> },
-    /// The pod has ended, and its kubelet may not have released the resources yet. The reservation expires at
-    /// `until`.
+    /// The pod has ended, and the kubelet may not have released the resources yet. The reservation expires at `until`.
     Leaving { until: Instant },
     /// The pod is terminating, and the kubelet has released the pod's resources.
     Released,
@@ -56,8 +56,8 @@ impl Stage {
         }
     }
 
-    /// Returns true if the reservation may move to another host: no binding was sent for the pod, or the
-    /// first-consumer pod that was bound has ended.
+    /// Returns true if the reservation may move to another host: either no binding was sent for the pod, or the pod was
+    /// a first-consumer pod and has ended.
     pub(super) const fn is_movable(self) -> bool {
         matches!(self, Self::Reserved { .. } | Self::Kept { .. })
     }
@@ -74,13 +74,13 @@ impl Stage {
     }
 }
 
-/// Key of the reservation of a VM. A migrating VM has two keys, one of them with the UID of the migration. The key
+/// Key of the reservation of a VM. While a VM migrates, its source pod and its target pod have different keys. The key
 /// contains the namespace, so that no pod uses the reservation of a VM in another namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct VmKey {
     pub(super) namespace: String,
     pub(super) instance_uid: String,
-    /// UID of the migration whose target is the pod; empty if the pod is not the target of a migration.
+    /// UID of the migration if the pod is its target; otherwise empty.
     pub(super) migration_uid: String,
 }
 
@@ -96,7 +96,7 @@ impl VmKey {
     }
 }
 
-/// Reservation of a host for a pod.
+/// Reservation of resources on a host for a pod.
 #[derive(Clone, Debug)]
 pub(super) struct Reservation {
     pub(super) host: Arc<str>,
@@ -104,11 +104,11 @@ pub(super) struct Reservation {
     pub(super) request: Request,
     pub(super) vm: Option<VmKey>,
     pub(super) is_first_consumer: bool,
-    /// `ObservedPod::content_hash` of the pod at the time of the reservation.
+    /// `ObservedPod::content_hash` of the pod when the reservation was recorded.
     pub(super) content_hash: u64,
     /// True once the watch has shown the pod on the host.
     pub(super) is_observed_on_host: bool,
-    /// True once a report has listed the pod.
+    /// True once an agent report has listed the pod.
     pub(super) is_in_report: bool,
     pub(super) is_terminating: bool,
 }
@@ -118,8 +118,8 @@ pub(super) fn has_exclusive_resources(request: &Request) -> bool {
     request.pinned_cpus() > 0 || request.page_size().is_some()
 }
 
-/// Returns true if the kubelet allocates no CPUs, memory or devices of a zone to the pod, so that the pod's position
-/// in the order of admission does not affect other pods: the kubelet's NUMA-aware managers handle only Guaranteed
+/// Returns true if the kubelet allocates no CPUs, memory or devices of a NUMA zone to the pod. The order in which the
+/// kubelet admits such a pod and other pods does not matter: the kubelet's NUMA-aware managers handle only Guaranteed
 /// pods, and KubeVirt's own devices have no zone.
 pub(super) fn has_no_zone_resources(request: &Request) -> bool {
     let pod = request.pod();

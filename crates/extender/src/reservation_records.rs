@@ -10,21 +10,21 @@ use std::time::Instant;
 use super::reservation::{Reservation, Stage, VmKey};
 use super::state_transitions::ReservationState;
 
-/// All reservations.
+/// The records of all reservations, with indexes by VM and by host.
 #[derive(Debug, Default)]
 pub(super) struct ReservationRecords {
     reservations_by_pod: HashMap<Arc<str>, Reservation>,
-    /// UID of the pod that has the reservation of each VM.
+    /// For each VM that has a reservation, the UID of the pod with this reservation.
     pods_by_vm: HashMap<VmKey, Arc<str>>,
     /// UIDs of the pods that are not bound, whose reservations may expire.
     unbound_pods: BTreeSet<Arc<str>>,
-    /// For each host that the engine does not know, by name, the UIDs of its pods.
+    /// Pods on hosts that the engine does not know: the name of the host, and the UIDs of its pods.
     pods_on_unknown_hosts: BTreeMap<Arc<str>, BTreeSet<Arc<str>>>,
     host_names: HashSet<Arc<str>>,
 }
 
 impl ReservationRecords {
-    /// Returns the shared copy of a host name, to save memory.
+    /// Returns the stored copy of a host name, which all reservations on the host share to save memory.
     pub(super) fn intern_host(&mut self, name: &str) -> Arc<str> {
         if let Some(known) = self.host_names.get(name) {
             return Arc::clone(known);
@@ -97,7 +97,7 @@ impl ReservationRecords {
         }
     }
 
-    /// Records that a report has listed the pod.
+    /// Records that an agent report has listed the pod.
     pub(super) fn mark_in_report(&mut self, uid: &str) {
         if let Some(reservation) = self.reservations_by_pod.get_mut(uid) {
             reservation.is_in_report = true;
@@ -144,7 +144,7 @@ impl ReservationRecords {
         }
     }
 
-    /// Returns the UIDs of the pods on this Node, whose agent has not reported yet.
+    /// Returns the UIDs of the pods on a Node whose agent has not reported yet.
     pub(super) fn pods_without_report(&self, node: &str) -> impl Iterator<Item = &Arc<str>> {
         self.pods_on_unknown_hosts.get(node).into_iter().flatten()
     }

@@ -1,7 +1,8 @@
 //! The reservation table: for each pod with a host, the amounts of its resources in the engine and a record.
 //!
-//! As long as a pod has a record and the engine knows its host, the pod is placed in the engine. The exceptions are
-//! the stage `released`, and the time in which `filter` or `bind` try another order of pods.
+//! As long as a pod has a record and the engine knows the pod's host, the pod is placed in the engine. The exceptions
+//! are the stage `released`, and the time in which `filter` or `bind` checks whether the kubelet could admit the pods
+//! in another order.
 
 use std::sync::Arc;
 
@@ -21,11 +22,11 @@ pub(super) struct ReservationTable {
 
 /// Result of [`ReservationTable::restore`].
 pub(super) enum RestoreResult {
-    /// There was nothing to restore.
+    /// No reservation was removed, or it was the reservation on a host that the engine does not know.
     NotRestored,
-    /// The pod's own reservation stays removed; this host may have more free resources than before.
+    /// The removed reservation is not restored; its host, which is given, may have more free resources than before.
     ReleasedHost(HostId),
-    /// The VM's reservation is restored on this host.
+    /// The VM's reservation is restored on the host with this name.
     RestoredHost(Arc<str>),
 }
 
@@ -38,7 +39,7 @@ impl ReservationTable {
         self.records.get(uid)
     }
 
-    /// Returns true if the last report of a host lists the pod.
+    /// Returns true if the host's last agent report lists the pod.
     pub(super) fn is_in_report(&self, host: HostId, uid: &str) -> bool {
         self.engine.reported_host(host).is_some_and(|facts| facts.allocation(uid).is_some())
     }
@@ -74,8 +75,9 @@ impl ReservationTable {
         self.engine.host(&reservation.host)
     }
 
-    /// Removes and returns the reservation of the pod or, if it has none, the reservation of its VM, so that the pod
-    /// can be placed again. Does not remove a reservation whose binding was sent.
+    /// Removes the reservation of the pod or, if the pod has none, the reservation of its VM, so that the pod can be
+    /// placed again. Returns the removed reservation with the UID of its pod. A reservation whose binding was sent is
+    /// not removed.
     pub(super) fn take_for_pod(&mut self, pod: &ObservedPod) -> Option<(Arc<str>, Reservation)> {
         let own = self.records.get(pod.uid()).map(|_| Arc::from(pod.uid()));
         let uid = own.or_else(|| {
@@ -89,8 +91,9 @@ impl ReservationTable {
         Some((uid, reservation))
     }
 
-    /// Restores the reservation of a VM that [`Self::take_for_pod`] has removed, if the pod was then not placed. The
-    /// pod's own reservation is not restored, because the pod does not fit on that host.
+    /// Restores the reservation that [`Self::take_for_pod`] has removed, if the pod could not be placed and the
+    /// reservation is kept for the VM. The reservation of the pod itself is not restored, because the pod does not fit
+    /// on that host.
     pub(super) fn restore(
         &mut self,
         removed: Option<(Arc<str>, Reservation)>,
@@ -102,31 +105,32 @@ impl ReservationTable {
             return host.map_or(RestoreResult::NotRestored, RestoreResult::ReleasedHost);
         }
         let Some(host) = host else {
-            // The host is unknown, but its Node may be created again.
+            // The engine does not know the host, but the host's Node may be created again.
             self.records.insert(&uid, reservation);
             self.records.mark_on_unknown_host(&uid);
             return RestoreResult::NotRestored;
         };
-        // The reservation is restored even if the kubelet would not admit the pod; the next `filter` call for the pod
-        // checks this.
+        // The reservation is restored even if the kubelet would not admit the pod, because the next `filter` call for
+        // the pod checks the admission.
         drop(self.engine.add_bound_pod(&reservation.request, host));
         self.records.insert(&uid, reservation);
         RestoreResult::RestoredHost(name)
     }
 
-    /// Counts a pod on a Node without a report, so that the rules of other pods apply to the pod.
+    /// Counts a pod on a Node whose agent has not reported, so that other pods' affinity and spread rules take the pod
+    /// into account.
     pub(super) fn count_pod_on_unreported_node(&mut self, request: &Request, node: &str) {
         if let Some(node) = self.engine.node(node) {
             drop(self.engine.add_bound_pod(request, node));
         }
     }
 
-    /// Returns true if the report of a host does not list the same pods as the engine has on the host, so that the
-    /// resources of each pod are unknown.
+    /// Returns true if the host's report and the engine list different pods on the host. The resources of the pods are
+    /// then not known exactly.
     pub(super) fn differs_from_report(&self, host: HostId) -> bool {
         let Some(facts) = self.engine.reported_host(host) else { return false };
         let is_listed = |request: &Request| facts.allocation(request.uid()).is_some();
-        // A pod that only has a reservation is omitted, because the kubelet has allocated nothing to it.
+        // A pod whose binding was not sent is omitted, because the kubelet has allocated nothing to it.
         let is_on_host = |request: &Request| {
             self.records
                 .get(request.uid())

@@ -1,5 +1,5 @@
-//! Calls of kube-scheduler to an extender, and the responses (`k8s.io/kube-scheduler/extender/v1`), with Go's field
-//! names.
+//! Calls of kube-scheduler to an extender, and the responses (`k8s.io/kube-scheduler/extender/v1`), with the JSON keys
+//! of the Go types.
 
 use std::borrow::Cow;
 
@@ -59,15 +59,15 @@ pub enum CallBodyError {
         /// The parser's error.
         source: serde_json::Error,
     },
-    /// The body has no pod.
+    /// The body of a `filter` call has no pod.
     #[error("filter: Pod: is missing")]
     MissingPod,
-    /// The body has whole Node objects instead of their names.
+    /// The body of a `filter` call has whole Node objects instead of their names.
     #[error(
         "filter: NodeNames: is missing, because the request contains Node objects; set nodeCacheCapable: true in the extender's configuration"
     )]
     MissingNodeNames,
-    /// A required field is empty.
+    /// A required field of a `bind` call is empty.
     #[error("bind: {field}: is empty")]
     EmptyField {
         /// Name of the field.
@@ -77,8 +77,7 @@ pub enum CallBodyError {
 
 /// Parses the body of a `filter` call.
 ///
-/// # Errors
-/// Returns an error if the body is malformed, or has no pod or no names of hosts.
+/// # Errors Returns an error if the body is malformed, has no pod, or has Node objects instead of the names of hosts.
 pub fn parse_filter_args(body: &[u8]) -> Result<FilterArgs<'_>, CallBodyError> {
     let args: ExtenderArgs<'_> = parse_body("filter", body)?;
     let pod = args.pod.ok_or(CallBodyError::MissingPod)?;
@@ -91,8 +90,7 @@ pub fn parse_filter_args(body: &[u8]) -> Result<FilterArgs<'_>, CallBodyError> {
     Ok(FilterArgs { pod, node_names: names, is_pod_group_member })
 }
 
-/// Returns true if the pod in the body has `spec.schedulingGroup`, a field that the Kubernetes types of this crate
-/// lack.
+/// Returns true if the pod in the body has `spec.schedulingGroup`, a field that `k8s_openapi`'s `PodSpec` lacks.
 fn is_pod_group_member(body: &[u8], names: &[&str]) -> bool {
     #[derive(Deserialize)]
     #[serde(rename_all = "PascalCase")]
@@ -177,7 +175,7 @@ struct FilterResult<'a> {
     error: &'a str,
 }
 
-/// Returns the response to a `filter` call with the hosts that accept the pod.
+/// Returns the response to a `filter` call that at least one host accepts: the names of the accepting hosts.
 #[must_use]
 pub fn hosts_response(names: &[&str]) -> String {
     to_json(&FilterResult {
@@ -188,7 +186,7 @@ pub fn hosts_response(names: &[&str]) -> String {
     })
 }
 
-/// Returns the response to a `filter` call without a host, with the reason of each host.
+/// Returns the response to a `filter` call for a pod that no host accepts: each host with its reason.
 #[must_use]
 pub fn refusal_response(hosts: &[(&str, Cow<'static, str>)]) -> String {
     to_json(&FilterResult {
@@ -199,7 +197,7 @@ pub fn refusal_response(hosts: &[(&str, Cow<'static, str>)]) -> String {
     })
 }
 
-/// Returns the response to a `filter` call that fails.
+/// Returns the response to a `filter` call that failed with an error.
 #[must_use]
 pub fn filter_error_response(error: &str) -> String {
     to_json(&FilterResult { nodes: None, node_names: &[], failed_nodes: FailedNodes(&[]), error })
