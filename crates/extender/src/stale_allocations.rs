@@ -29,7 +29,8 @@ use berth_placement::inventory::ReportedHost;
 use super::extender::Extender;
 use super::reservation::{LIST_TIMEOUT, Stage};
 
-/// Time after which an allocation is stale if its pod and its control group were seen to end.
+/// Time for which an allocation must be unused before it is stale, if the end of both its pod and its control group was
+/// observed.
 const END_DELAY: Duration = Duration::from_secs(10);
 
 impl Extender {
@@ -44,8 +45,8 @@ impl Extender {
         });
     }
 
-    /// Determines which allocations of a host are stale now, and releases them. Marks the host while it has
-    /// allocations that are going to become stale.
+    /// Determines which allocations of a host are stale now, and releases them. While the host has unused allocations
+    /// that are not stale yet, marks the host as awaiting the removal of a pod.
     pub(super) fn update_stale_allocations(&mut self, now: Instant, name: &str) {
         let Some(host) = self.reservations.engine.host(name) else { return };
         if self.awaits_pod_list {
@@ -66,7 +67,8 @@ impl Extender {
         }
     }
 
-    /// Returns the time after which an unused allocation becomes stale; `None` if its pod exists.
+    /// Returns the time for which an allocation must be unused before it is stale; `None` if the allocation's pod
+    /// exists. `had_control_group` is true if the kubelet has removed the pod's control group.
     fn orphan_delay(&self, uid: &str, had_control_group: bool) -> Option<Duration> {
         if self.has_pod(uid) {
             None
@@ -77,7 +79,7 @@ impl Extender {
         }
     }
 
-    /// Returns true if a pod with this UID is on a host or waits for one, and has not ended.
+    /// Returns true if a pod with this UID has not ended and is on a host or waits for a host.
     fn has_pod(&self, uid: &str) -> bool {
         let has_ended = |stage: Stage| matches!(stage, Stage::Kept { .. } | Stage::Leaving { .. });
         self.reservations.get(uid).is_some_and(|reservation| !has_ended(reservation.stage))

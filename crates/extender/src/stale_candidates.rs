@@ -1,4 +1,5 @@
-//! Allocations that nothing uses, and the times at which they become stale. `stale_allocations` has the rule.
+//! Allocations of a kubelet that nothing uses, and the times at which they become stale. The module `stale_allocations`
+//! documents when an allocation is stale.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,34 +7,33 @@ use std::time::{Duration, Instant};
 
 use berth_placement::inventory::ReportedHost;
 
-/// An allocation that nothing uses according to the report of its host.
+/// An allocation without a control group and without exclusive CPUs in its host's report.
 #[derive(Clone, Copy, Debug)]
 struct StaleCandidate {
-    /// True if the previous report showed a control group of the pod, so the kubelet has removed the control group
-    /// since.
+    /// True if an earlier report showed a control group of the pod, which the kubelet has therefore removed.
     had_control_group: bool,
     state: CandidateState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CandidateState {
-    /// The pod exists, and its kubelet has not started it yet; or the pods are not listed yet.
+    /// The pod exists, but the kubelet has not started it yet. Also the state before the API server's pods are listed.
     PodExists,
     /// The pod does not exist. The allocation becomes stale at `stale_at`.
     Orphan { stale_at: Instant },
-    /// The allocation does not count.
+    /// The allocation is stale: it does not count as used.
     Stale,
 }
 
-/// The unused allocations in the last report of each host, by name of the host and UID of the pod.
+/// The unused allocations in the last report of each host, by the name of the host and the UID of the pod.
 #[derive(Debug, Default)]
 pub(super) struct StaleCandidates {
     hosts: BTreeMap<Arc<str>, BTreeMap<Arc<str>, StaleCandidate>>,
 }
 
 impl StaleCandidates {
-    /// Replaces the candidates of a host with the unused allocations in its new report. An allocation that was also
-    /// unused in the last report keeps its state.
+    /// Replaces the candidates of a host with the unused allocations in the host's new report. An allocation that was
+    /// already unused in the previous report keeps its state.
     pub(super) fn read_report(
         &mut self,
         host: &str,
@@ -75,15 +75,15 @@ impl StaleCandidates {
         candidate.is_some_and(|candidate| candidate.state == CandidateState::Stale)
     }
 
-    /// Returns true if an allocation of the host is going to become stale.
+    /// Returns true if the host has an unused allocation that is not stale yet and whose pod does not exist.
     pub(super) fn has_orphans(&self, host: &str) -> bool {
         let mut candidates = self.hosts.get(host).into_iter().flat_map(BTreeMap::values);
         candidates.any(|candidate| matches!(candidate.state, CandidateState::Orphan { .. }))
     }
 
-    /// Updates the candidates of a host, and returns the UIDs of those that have become stale. `orphan_delay` returns
-    /// the time after which the allocation of a pod becomes stale, and `None` for a pod that exists; its second
-    /// argument is true if the kubelet has removed the control group of the pod.
+    /// Updates the states of a host's candidates, and returns the UIDs of the pods whose allocations have become stale.
+    /// `orphan_delay` receives the UID of a pod, and true if the kubelet has removed the pod's control group. It
+    /// returns the time for which the allocation must be unused before it is stale, or `None` if the pod exists.
     pub(super) fn update(
         &mut self,
         host: &str,

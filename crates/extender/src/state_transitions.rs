@@ -56,7 +56,7 @@
 //! | unusable | awaiting report | Node and InfraNode are readable again, and the report is still awaited |
 //! | unusable | awaiting pod removal | Node and InfraNode are readable again, and a pod is not removed yet |
 
-/// State of a reservation, without its times.
+/// Stage of a reservation ([`Stage`](super::reservation::Stage)) without its expiry, or `None` without a reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReservationState {
     None,

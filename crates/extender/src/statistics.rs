@@ -6,9 +6,9 @@ use super::reservation::Stage;
 /// Number of pods in each stage of a reservation, and number of refused pods.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StageCounts {
-    /// Pods for which `filter` has returned a host.
+    /// Pods for which `filter` has returned a host, and whose binding was not sent yet.
     pub reserved: usize,
-    /// Pods whose binding was sent.
+    /// Pods whose binding was sent, and whose binding's outcome is not known yet.
     pub binding: usize,
     /// Pods on a host, including terminating pods whose resources the kubelet has released.
     pub bound: usize,
@@ -20,18 +20,18 @@ pub struct StageCounts {
     pub refused: usize,
 }
 
-/// Free resources of all hosts, and the amounts of these resources that no VM can use.
+/// Free resources of all hosts, and the part of these resources that no VM with pinned CPUs and huge pages can use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FreeResourceTotals {
-    /// Number of CPUs that can be pinned now.
+    /// Free CPUs, which the kubelet can allocate exclusively.
     pub free_cpus: u64,
-    /// Number of free CPUs in zones that have huge pages, none of which are free.
+    /// Free CPUs in NUMA zones whose huge pages are all allocated. Zones without huge pages are not counted.
     pub stranded_cpus: u64,
-    /// Free huge pages, in bytes.
+    /// Free huge pages of all sizes, in bytes.
     pub free_pages: u64,
-    /// Free huge pages in zones whose pinnable CPUs are all allocated, in bytes.
+    /// Free huge pages, in bytes, in NUMA zones whose CPUs are all allocated exclusively.
     pub stranded_pages: u64,
-    /// For each entry of [`VM_SIZES`], the number of zones with at least that many free CPUs.
+    /// For each entry of [`VM_SIZES`], the number of NUMA zones with at least that many free CPUs.
     pub zones_by_vm_size: [u64; VM_SIZES.len()],
 }
 
@@ -59,7 +59,7 @@ impl Extender {
         counts
     }
 
-    /// Returns the sums of the free resources of all hosts with a usable report.
+    /// Returns the sums of the free resources over all hosts with a usable report.
     #[must_use]
     pub fn free_resources(&self) -> FreeResourceTotals {
         let mut totals = FreeResourceTotals::default();

@@ -1,4 +1,4 @@
-//! Pods without a host, indexed by UID and by the claims of their volumes.
+//! Pods without a host, indexed by UID and by the PersistentVolumeClaims of their volumes.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub(super) struct UnassignedPods {
 struct UnassignedPod {
     pod: Arc<Pod>,
     claims: Vec<ClaimKey>,
-    /// NetworkAttachmentDefinitions, as `namespace/name`.
+    /// NetworkAttachmentDefinitions to which the pod is attached, as `namespace/name`.
     networks: Vec<String>,
 }
 
@@ -56,7 +56,7 @@ impl UnassignedPods {
         Some(&self.pods.get(uid)?.pod)
     }
 
-    /// Returns the UIDs of the pods that are attached to a NetworkAttachmentDefinition `namespace/name`.
+    /// Returns the UIDs of the pods that are attached to the NetworkAttachmentDefinition `network` (`namespace/name`).
     pub(super) fn uids_with_network(&self, network: &str) -> impl Iterator<Item = &String> {
         let is_attached = move |pod: &UnassignedPod| pod.networks.iter().any(|it| it == network);
         self.pods.iter().filter(move |(_, pod)| is_attached(pod)).map(|(uid, _)| uid)
@@ -66,7 +66,7 @@ impl UnassignedPods {
         self.pods.keys()
     }
 
-    /// Returns the pods that have a volume of this claim.
+    /// Returns the pods that have a volume of this PersistentVolumeClaim.
     pub(super) fn pods_with_claim(&self, claim: &ClaimKey) -> Vec<Arc<Pod>> {
         let uids = self.pods_by_claim.get(claim).into_iter().flatten();
         uids.filter_map(|uid| self.get(uid).cloned()).collect()
@@ -94,7 +94,7 @@ mod tests {
         pods.insert(Arc::default(), &observed_pod("one", &["disk", "data"]));
         pods.insert(Arc::default(), &observed_pod("two", &["disk"]));
         assert_eq!((count(&pods, "disk"), count(&pods, "data")), (2, 1));
-        // The pod `two` now has a volume of another claim.
+        // The pod `two` now uses another PersistentVolumeClaim.
         pods.insert(Arc::default(), &observed_pod("two", &["data"]));
         assert_eq!((count(&pods, "disk"), count(&pods, "data")), (1, 2));
         pods.remove("one");

@@ -1,5 +1,5 @@
-//! VirtualMachineInstances, the PersistentVolumeClaims of their volumes, and the resources of their networks, from the
-//! watches.
+//! VirtualMachineInstances, the PersistentVolumeClaims of their volumes, and the device plugin resources of their
+//! networks, from the watches.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -12,30 +12,32 @@ use super::pending_vm::{ClaimKey, PendingVm};
 use super::reservation::VmKey;
 use super::vm_instance::VmInstance;
 
-/// All VirtualMachineInstances, all claims that are not bound to a volume, and all networks with a resource.
+/// All VirtualMachineInstances, all PersistentVolumeClaims that are not bound to a volume, and all
+/// NetworkAttachmentDefinitions that name a device plugin resource.
 #[derive(Debug, Default)]
 pub(super) struct VirtualMachines {
     /// VirtualMachineInstances by UID; `None` if KubeVirt is not installed.
     pub(super) instances: Option<HashMap<String, VmInstance>>,
-    /// Claims that are not bound to a volume, each with its selected node.
+    /// PersistentVolumeClaims that are not bound to a volume, each with the node that kube-scheduler selected for the
+    /// claim's volume, if there is one.
     unbound_claims: BTreeMap<ClaimKey, Option<String>>,
-    /// Resources of NetworkAttachmentDefinitions, by `namespace/name`.
+    /// Device plugin resources of NetworkAttachmentDefinitions, by `namespace/name`.
     network_resources: HashMap<String, Vec<String>>,
-    /// VMs that have no pod on a host, and the node selectors of the volumes of their claims; kept until pods are
-    /// listed.
+    /// VMs that have no pod on a host, and the node affinity of the volumes of their PersistentVolumeClaims. Empty
+    /// after the first complete list of pods.
     pub(super) pending_vms: (Vec<PendingVm>, BTreeMap<ClaimKey, NodeSelector>),
 }
 
 impl VirtualMachines {
-    /// Returns the VirtualMachineInstance of a VM; `None` if it is unknown, or in another namespace than the pod that
-    /// names it.
+    /// Returns the VirtualMachineInstance of a VM; `None` if the instance is unknown, or if the pod that names the
+    /// instance is in another namespace.
     pub(super) fn instance(&self, vm: &VmKey) -> Option<&VmInstance> {
         let instance = self.instances.as_ref()?.get(&vm.instance_uid)?;
         (*instance.namespace == *vm.namespace).then_some(instance)
     }
 
-    /// Returns true if the VM's instance exists and has not ended. Returns true for every VM if KubeVirt is not
-    /// installed.
+    /// Returns true if the VM's VirtualMachineInstance exists and has not ended. Returns true for every VM if KubeVirt
+    /// is not installed.
     pub(super) fn is_alive(&self, vm: &VmKey) -> bool {
         match &self.instances {
             Some(_) => self.instance(vm).is_some_and(|instance| !instance.has_ended),
@@ -43,15 +45,15 @@ impl VirtualMachines {
         }
     }
 
-    /// Returns the pod as it is counted on a host, with the resources of its networks.
+    /// Returns the pod as the engine counts it on a host: it also requests the device plugin resources of its networks.
     pub(super) fn placement_pod<'a>(&self, existing: &'a ExistingPod) -> Cow<'a, Pod> {
         existing.placement_pod(|network| {
             self.network_resources.get(network).map(Vec::as_slice).unwrap_or_default()
         })
     }
 
-    /// Sets the resources of a NetworkAttachmentDefinition `namespace/name`; none if it was deleted. Returns true if
-    /// they have changed.
+    /// Sets the device plugin resources of the NetworkAttachmentDefinition `network` (`namespace/name`). `resources` is
+    /// empty if the NetworkAttachmentDefinition was deleted. Returns true if the resources have changed.
     pub(super) fn set_network_resources(&mut self, network: &str, resources: &[&str]) -> bool {
         let previous = if resources.is_empty() {
             self.network_resources.remove(network)
@@ -72,12 +74,12 @@ impl VirtualMachines {
         }
     }
 
-    /// Returns true if a claim is known and is not bound to a volume.
+    /// Returns true if a PersistentVolumeClaim is known and is not bound to a volume.
     pub(super) fn is_unbound(&self, namespace: &str, claim: &str) -> bool {
         self.unbound_claims.contains_key(&(namespace.to_owned(), claim.to_owned()))
     }
 
-    /// Returns the node that was selected for the first of these claims that has a selected node.
+    /// Returns the selected node of the first of these PersistentVolumeClaims that has one.
     pub(super) fn selected_node(&self, namespace: &str, claims: &[String]) -> Option<String> {
         claims.iter().find_map(|claim| {
             self.unbound_claims.get(&(namespace.to_owned(), claim.clone())).cloned().flatten()

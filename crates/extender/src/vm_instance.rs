@@ -17,15 +17,15 @@ pub struct VmInstance {
     /// Class from the annotation `berth.dev/class` of the instance; `None` if the annotation is absent or has an
     /// unknown value.
     class: Option<Class>,
-    /// True if the instance has ended, so that no further launcher pod is created for the instance.
+    /// True if the instance is in phase `Succeeded` or `Failed`, so that KubeVirt creates no further launcher pod for
+    /// it.
     pub(super) has_ended: bool,
 }
 
 impl VmInstance {
-    /// Reads a VirtualMachineInstance, and returns its UID and its fields.
+    /// Parses a VirtualMachineInstance, and returns its UID and its fields.
     ///
-    /// # Errors
-    /// Returns an error if the object is of another kind, or if a field cannot be read.
+    /// # Errors Returns an error if the object is of another kind or malformed.
     pub fn read(object: &Value) -> Result<(String, Self), VmError> {
         let text = |pointer| object.pointer(pointer).and_then(Value::as_str);
         let uid = text("/metadata/uid").unwrap_or_default().to_owned();
@@ -45,7 +45,7 @@ impl VmInstance {
         Self { namespace: namespace.into(), ..Self::default() }
     }
 
-    /// Returns the requirements of the instance's launcher pod for a host.
+    /// Returns what the instance's launcher pod requires of a host.
     pub(super) fn pod_requirements(&self, pod: &Pod) -> VmRequirements {
         VmRequirements::for_vm(pod, &self.guest, self.class)
     }

@@ -1,4 +1,5 @@
-//! Bound pods that no report lists: a kubelet that was stopped admits these pods in the order of their creation time.
+//! Bound pods that no agent report lists yet: a kubelet that was stopped admits these pods in the order of their
+//! creation time, which may differ from the order of their bindings.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ use super::scenarios::{extender_with_hosts, report_host};
 const REPORT_DELAY: Duration = Duration::from_secs(6);
 const UNREPORTED_REASON: &str = "node(s) had new pods that are missing from the agent report";
 
-/// Returns a host with two zones, which have 7 and 8 CPUs for pods.
+/// Returns a host with two NUMA zones, whose free CPUs are 7 (one CPU is reserved) and 8.
 fn host_with_two_zones() -> HostDescription {
     let zone = ZoneDescription { cpus: 8, memory: 32, huge_pages_gib: 0, small_pages_mib: 0 };
     HostDescription { name: "a".to_owned(), zones: vec![zone; 2], ..HostDescription::default() }
@@ -40,9 +41,9 @@ fn refusal_reason(answer: FilterAnswer<'_>) -> String {
     }
 }
 
-/// In the order of binding, the pod with seven CPUs gets the first zone, the pod with four CPUs the second zone, and
-/// four more CPUs fit in the second zone. If the pod with four CPUs were admitted first, it would get the first zone,
-/// the pod with seven CPUs the second, and no zone would have four free CPUs.
+/// If the pods are admitted in the order of their bindings, the pod with seven CPUs gets the first zone, the pod with
+/// four CPUs the second zone, and four more CPUs fit in the second zone. If the pod with four CPUs is admitted first,
+/// it gets the first zone, the pod with seven CPUs the second, and no zone has four free CPUs.
 #[test]
 fn pod_must_fit_in_every_admission_order() {
     let now = Instant::now();
@@ -55,17 +56,17 @@ fn pod_must_fit_in_every_admission_order() {
         FilterAnswer::ReservedHost("a"),
         "the bindings are recent, so the admission order is known"
     );
-    // The agent has not reported the pods in time.
+    // So late, the report should list the pods but does not, so the order in which they are admitted is unknown.
     let late = now + REPORT_DELAY;
     assert!(matches!(extender.answer_bind(late, "more", "a", None), BindAnswer::Refused(_)));
     assert_eq!(refusal_reason(extender.answer_filter(late, &more, &["a"])), UNREPORTED_REASON);
-    // One CPU is free in every order.
+    // In every admission order, one CPU is free.
     let small = PodBuilder::vm("small", 1).build();
     assert_eq!(extender.answer_filter(late, &small, &["a"]), FilterAnswer::ReservedHost("a"));
     assert_eq!(extender.answer_bind(late, "small", "a", None), BindAnswer::SendBinding);
     extender.record_binding_failure(late, "small");
     extender.delete_pod(late, "small");
-    // The report shows that the pods were admitted in the order of binding.
+    // The new report shows that the pods were admitted in the order of their bindings.
     let allocations = json!([
         {"podUID": "seven", "cpus": "1-7", "zones": [0]},
         {"podUID": "four", "cpus": "8-11", "zones": [1]},
@@ -76,7 +77,8 @@ fn pod_must_fit_in_every_admission_order() {
     assert_eq!(extender.answer_bind(late, "more", "a", None), BindAnswer::SendBinding);
 }
 
-/// All orders of equal pods count as one order; there are too many orders of many different pods to compute.
+/// Admission orders that differ only in equal pods count as one order, so 20 equal pods have a single order. Five
+/// different pods have too many orders to check.
 #[test]
 fn pod_is_refused_if_admission_orders_are_too_many() {
     let zone = ZoneDescription { cpus: 32, memory: 64, huge_pages_gib: 0, small_pages_mib: 0 };
@@ -98,7 +100,7 @@ fn pod_is_refused_if_admission_orders_are_too_many() {
         refusal_reason(with_different_pods.answer_filter(late, &nine, &["a"])),
         UNREPORTED_REASON
     );
-    // A pod without resources of zones is placed on the host.
+    // A pod for which the kubelet allocates nothing in a NUMA zone is placed on the host.
     let mut shared_cpu_pod = PodBuilder::vm("shares", 0).build();
     let containers = &mut shared_cpu_pod.spec.get_or_insert_default().containers;
     containers.iter_mut().for_each(|one| one.resources = None);
@@ -125,7 +127,7 @@ fn static_pod_uses_the_allocation_of_the_kubelet_uid() {
     assert_eq!(read.uid(), "static-uid");
     extender.update_pod(now, mirror, &read).expect("the pod should be counted");
     extender.handle_pod_list(now, &[read.uid().to_owned()].into());
-    // The pod is counted once, and the host is available.
+    // The static pod is counted only once, so three CPUs of its zone are free, and the host is available.
     let more = PodBuilder::vm("more", 3).build();
     assert_eq!(extender.answer_filter(now, &more, &["a"]), FilterAnswer::ReservedHost("a"));
     let host = extender.engine().host("a").expect("host a should exist");
@@ -133,9 +135,9 @@ fn static_pod_uses_the_allocation_of_the_kubelet_uid() {
     assert_eq!(state.free_cpus().len(), 15 - 4 - 3);
 }
 
-/// The launcher hangs for minutes and keeps its CPUs. Meanwhile no pod with NUMA alignment is placed on the host,
-/// because it is unknown if the launcher's zone is free when the kubelet admits the pod. A pod with shared CPUs is
-/// placed.
+/// The launcher pod does not end for minutes and retains its CPUs. Meanwhile no pod with NUMA alignment is placed on
+/// the host, because it is unknown whether the launcher pod's zone is free when the kubelet admits the new pod. A pod
+/// with shared CPUs is placed.
 #[test]
 fn terminating_launcher_keeps_its_cpus() {
     let now = Instant::now();
@@ -178,7 +180,7 @@ fn terminating_launcher_keeps_its_cpus() {
         extender.answer_filter(now, &shared_cpu_pod, &["a"]),
         FilterAnswer::ReservedHost("a")
     );
-    // The kubelet has released the CPUs, but the pod still exists.
+    // The report shows that the kubelet has released the CPUs, but the pod still exists.
     report_host(&mut extender, &host_with_two_zones(), 20);
     assert_eq!(extender.answer_filter(now, &next, &["a"]), FilterAnswer::ReservedHost("a"));
 }

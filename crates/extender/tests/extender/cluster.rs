@@ -1,5 +1,5 @@
-//! A simulated API server, kubelets with their own admission rules, agents and a scheduler, and the watches that
-//! connect them to the extender. Each component may lag behind, and events may arrive in any order.
+//! Simulation of a cluster: an API server, kubelets with their own admission rules, agents, a scheduler, and the
+//! watches that connect them to the extender. Each component may lag behind, and events may arrive in any order.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ enum PodEvent {
     Deleted(String),
 }
 
-/// Task of a kubelet; tasks run in order.
+/// Task of a kubelet. A kubelet runs its tasks in the order in which they were added.
 #[derive(Clone, Debug)]
 enum KubeletTask {
     AddPod(String),
@@ -34,12 +34,13 @@ pub(crate) struct SimulatedKubelet {
     pub(crate) state: HostState,
     tasks: VecDeque<KubeletTask>,
     reports: VecDeque<(u64, HostDescription)>,
-    /// The last report on the API server.
+    /// The last report that the agent has sent to the API server, with its version.
     published_report: (u64, HostDescription),
     newest_version: u64,
-    /// Memory of ended pods, by UID, that is in the checkpoint of the Memory Manager until the next admission.
+    /// Allocations of ended pods, by the UID of the pod, that remain in the checkpoint of the Memory Manager until the
+    /// kubelet admits another pod.
     stale_memory: BTreeMap<String, Allocation>,
-    /// UIDs of the pods in earlier reports.
+    /// UIDs of the pods that the agent's reports have listed so far.
     reported_pods: HashSet<String>,
 }
 
@@ -47,22 +48,22 @@ pub(crate) struct SimulatedCluster {
     pub(crate) extender: Extender,
     pub(crate) now: Instant,
     pub(crate) kubelets: Vec<SimulatedKubelet>,
-    /// Pods on the API server.
+    /// Pods on the API server, by UID.
     pub(crate) pods: BTreeMap<String, v1::Pod>,
     events: VecDeque<PodEvent>,
     pub(crate) pending_bindings: Vec<(String, String)>,
     report_version: u64,
     /// Log of all events, shown when a test fails.
     pub(crate) log: Vec<String>,
-    /// Time since the kubelets last ran their tasks.
+    /// Time since the kubelets and agents last completed all their tasks.
     idle_time: Duration,
     pub(crate) bound_count: usize,
     pub(crate) refused_count: usize,
     pub(crate) refused_binding_count: usize,
-    /// True if the checkpoints list the memory of an ended pod until the next admission. The memory is not part of
-    /// `SimulatedKubelet::state`, because a kubelet removes it before it allocates.
+    /// True if the Memory Managers' checkpoints list the memory of an ended pod until the kubelet admits another pod.
+    /// This memory is not part of `SimulatedKubelet::state`, because a kubelet removes it before it allocates.
     pub(crate) keeps_stale_memory: bool,
-    /// Number of ended pods whose memory was listed.
+    /// Number of pods whose memory a checkpoint has listed after their end.
     pub(crate) stale_memory_count: usize,
 }
 
@@ -145,12 +146,13 @@ impl SimulatedCluster {
         self.kubelets[at].newest_version = self.kubelets[at].newest_version.max(version);
     }
 
-    /// Deletes a Node; the kubelet keeps running, and the Node is created again when the agent's next report is read.
+    /// Deletes a Node, although its kubelet continues to run. The Node is created again when the extender reads the
+    /// next report of its agent.
     pub(crate) fn delete_node(&mut self, at: usize) {
         let name = &self.kubelets[at].host.name;
         self.log.push(format!("Node {name} is deleted"));
         self.extender.delete_node(name);
-        // The extender accepts the next report with any version, so that report counts as the newest.
+        // The extender accepts the next report whatever its version is, so that report counts as the newest.
         self.kubelets[at].newest_version = 0;
     }
 
@@ -195,8 +197,8 @@ impl SimulatedCluster {
         }
     }
 
-    /// Calls `bind` for a pending binding; returns true if the pod is bound. If `is_known` is false, the extender is not
-    /// called with the outcome.
+    /// Calls `bind` for a pending binding, and binds the pod if the extender permits the binding. Returns true if the
+    /// pod is bound. If `is_known` is false, the extender is not informed of the outcome.
     pub(crate) fn bind_pod(&mut self, at: usize, is_known: bool) -> bool {
         let (uid, host) = self.pending_bindings.remove(at);
         let pod = self.pods.get(&uid).cloned();
@@ -233,12 +235,12 @@ impl SimulatedCluster {
         true
     }
 
-    /// Runs the next task of a kubelet, which must admit all pods that are bound to it.
+    /// Runs the next task of a kubelet. The test fails if the kubelet does not admit a pod that is bound to its host.
     pub(crate) fn run_task(&mut self, at: usize) {
         let kubelet = &mut self.kubelets[at];
         match kubelet.tasks.pop_front() {
             Some(KubeletTask::AddPod(uid)) => {
-                // The kubelet never sees a pod that was deleted earlier.
+                // The pod was deleted before the kubelet received it.
                 let Some(pod) = self.pods.get(&uid) else { return };
                 let pod = observe_pod(pod).existing.pod;
                 kubelet.stale_memory.clear();
@@ -272,7 +274,7 @@ impl SimulatedCluster {
         }
     }
 
-    /// Sends a report of the host's agent.
+    /// Publishes a report of the host's agent on the API server. The extender receives the report later.
     pub(crate) fn publish_report(&mut self, at: usize) {
         self.report_version += 1;
         let uids: Vec<String> = self.pods.keys().cloned().collect();
@@ -287,7 +289,8 @@ impl SimulatedCluster {
             uids.filter_map(|uid| reported_allocation(&kubelet.state, &uid)).collect();
         if self.keeps_stale_memory {
             for allocation in &mut description.allocations {
-                // The first report that lists a pod is read before the kubelet creates the pod's control group.
+                // In the first report that lists a pod, the pod has no control group: the agent has read the checkpoint
+                // before the kubelet created the control group.
                 let is_new = kubelet.reported_pods.insert(allocation.pod_uid.clone());
                 allocation.has_control_group = Some(!is_new);
             }
@@ -297,7 +300,8 @@ impl SimulatedCluster {
         kubelet.reports.push_back((self.report_version, description));
     }
 
-    /// Delivers a report. If `keep_queued` is true, a later call delivers the same report again.
+    /// Delivers the oldest report in the queue to the extender. If `keep_queued` is true, the report stays in the
+    /// queue, so that a later call delivers it again.
     pub(crate) fn deliver_report(&mut self, at: usize, keep_queued: bool) {
         let next = if keep_queued {
             self.kubelets[at].reports.front().cloned()
@@ -312,7 +316,7 @@ impl SimulatedCluster {
         }
     }
 
-    /// Delivers a report that is older than the last one.
+    /// Delivers a report without allocations that is older than the last one, which the extender must ignore.
     pub(crate) fn deliver_stale_report(&mut self, at: usize) {
         if self.kubelets[at].newest_version > 1 {
             let description =
@@ -325,8 +329,9 @@ impl SimulatedCluster {
         }
     }
 
-    /// Deletes a pod: the watch shows that the pod is terminating, and its kubelet ends the pod before the pod is
-    /// deleted. If `is_forced` is true, the pod is deleted immediately, and its kubelet ends the pod some time later.
+    /// Deletes a pod. If `is_forced` is false, the watch first shows that the pod is terminating, and the kubelet ends
+    /// the pod before it is deleted. If `is_forced` is true, the pod is deleted immediately, and the kubelet ends the
+    /// pod later.
     pub(crate) fn delete_pod(&mut self, uid: &str, is_forced: bool) {
         let Some(mut pod) = self.pods.get(uid).cloned() else { return };
         self.log.push(format!("pod {uid} is deleted; forced: {is_forced}"));
@@ -353,8 +358,8 @@ impl SimulatedCluster {
         }
     }
 
-    /// Advances the time. After a few seconds without a call, kubelets and agents finish their tasks, and the watches
-    /// deliver all events.
+    /// Advances the time. As soon as [`Self::idle_time`] reaches five seconds, all kubelets and agents complete their
+    /// tasks, and the watches deliver all events.
     pub(crate) fn advance_time(&mut self, time: Duration) {
         self.idle_time += time;
         if self.idle_time >= Duration::from_secs(5) {
@@ -378,8 +383,8 @@ impl SimulatedCluster {
     }
 }
 
-/// Returns the allocation that a report lists after a pod has ended: the memory of the pod without CPUs, devices and a
-/// control group. Returns `None` if the Memory Manager has allocated no memory to the pod.
+/// Returns the allocation that a report lists for a pod that has ended: only the pod's memory, without CPUs, devices
+/// and a control group. Returns `None` if the Memory Manager has allocated no memory to the pod.
 pub(crate) fn memory_of_ended_pod(mut allocation: Allocation) -> Option<Allocation> {
     allocation.cpus = None;
     allocation.devices.clear();

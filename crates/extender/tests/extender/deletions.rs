@@ -16,7 +16,7 @@ fn host_with_one_zone(name: &str) -> HostDescription {
     HostDescription { name: name.to_owned(), zones: vec![zone], ..HostDescription::default() }
 }
 
-/// Returns a pod with a spread constraint: a host may have at most one such pod more than another host.
+/// Returns a pod with a topology spread constraint: the numbers of such pods on two hosts may differ by at most one.
 fn pod_with_spread_constraint(name: &str) -> v1::Pod {
     let mut pod = PodBuilder::vm(name, 1).build();
     pod.metadata.labels.get_or_insert_default().insert("app".to_owned(), "web".to_owned());
@@ -45,7 +45,8 @@ fn a_deleted_node_is_not_counted() {
     add_bound_pod(&mut extender, now, pod_with_spread_constraint("one"), "a");
     add_bound_pod(&mut extender, now, pod_with_spread_constraint("two"), "b");
     let third = pod_with_spread_constraint("three");
-    // The scheduler does not offer host c, which has none of these pods.
+    // kube-scheduler does not offer host c. Because host c has none of these pods, the constraint permits no second one
+    // on the hosts a and b.
     assert!(matches!(extender.answer_filter(now, &third, &["a", "b"]), FilterAnswer::Refused(_)));
     extender.delete_node("c");
     assert_eq!(
@@ -108,7 +109,7 @@ fn terminating_pod_without_exclusive_resources_does_not_block_a_recreated_node()
     assert_eq!(extender.answer_filter(now, &vm, &["a"]), FilterAnswer::ReservedHost("a"));
 }
 
-/// The pods are deleted with the Node, but the kubelet runs the pods for a moment longer.
+/// Together with the Node, the API server deletes its pods, but the kubelet runs the pods for a moment longer.
 #[test]
 fn resources_of_a_deleted_node_are_released_after_a_delay() {
     let now = Instant::now();
@@ -125,7 +126,8 @@ fn resources_of_a_deleted_node_are_released_after_a_delay() {
     assert_eq!(extender.answer_filter(now, &other, &["a"]), FilterAnswer::ReservedHost("a"));
 }
 
-/// A broken watch does not show deletions; a pod that is missing from the next list was deleted.
+/// While a watch is broken, the extender misses deletions. Therefore a pod that is missing from the next list counts as
+/// deleted.
 #[test]
 fn pods_missing_from_a_list_are_deleted() {
     let now = Instant::now();
@@ -164,7 +166,7 @@ fn all_waiting_request_classes_are_retried() {
     let mut patched_hosts = Vec::new();
     for version in 2..6 {
         patched_hosts.extend(extender.take_hosts_to_patch());
-        // A host changes in each round.
+        // A host changes before each call of `take_hosts_to_patch`.
         let zone = ZoneDescription { cpus: 2, memory: 64, huge_pages_gib: 0, small_pages_mib: 0 };
         report_host(
             &mut extender,

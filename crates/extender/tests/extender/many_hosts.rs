@@ -1,4 +1,5 @@
-//! Calls with the names of 5,000 hosts, from the bytes of the request body to the bytes of the response.
+//! Calls of kube-scheduler with the names of 5,000 hosts, from the bytes of the request body to the bytes of the
+//! response.
 
 use std::time::Instant;
 

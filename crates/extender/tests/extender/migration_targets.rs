@@ -1,4 +1,4 @@
-//! Forecast of the targets of live migrations.
+//! Forecast of the hosts to which VMs can migrate.
 
 use std::time::Instant;
 
@@ -34,7 +34,7 @@ fn targets_do_not_overlap_and_are_not_reserved() {
     assert_eq!(answer[0], host("b"));
     assert!(matches!(answer[1], MigrationTarget::NoHost(_)), "{answer:?}");
     assert_eq!(answer[2], MigrationTarget::UnknownVm);
-    // The forecast reserves nothing.
+    // The forecast makes no reservation, so a second forecast returns the same host.
     assert_eq!(find_targets(&mut extender, &["two"], ""), [host("b")]);
     let MigrationTarget::NoHost(refused) = find_targets(&mut extender, &["two"], "b").remove(0)
     else {

@@ -1,5 +1,5 @@
-//! Networks of a launcher pod that does not request their resources (feature gate `ExternalNetResourceInjection` of
-//! KubeVirt): the pod is placed only on a host that has its networks.
+//! Networks of a launcher pod that does not request the device plugin resources of its networks (feature gate
+//! `ExternalNetResourceInjection` of KubeVirt): the pod is placed only on a host that has these resources.
 
 use std::time::Instant;
 
@@ -19,7 +19,7 @@ fn host(name: &str, bridge_units: u32) -> HostDescription {
     HostDescription { name: name.to_owned(), bridges, ..HostDescription::default() }
 }
 
-/// Returns an extender with the hosts a, which has no bridge, and b, which has the bridge `br-red`.
+/// Returns an extender with two hosts: a, which has no bridge, and b, which has the bridge `br-red`.
 fn extender_with_network() -> Extender {
     let mut extender = extender_with_hosts(&[host("a", 0), host("b", 1000)]);
     extender.update_network_resources(NETWORK, &[RESOURCE]);
@@ -42,7 +42,8 @@ fn vm_is_placed_only_on_a_host_with_its_network() {
         unreachable!("host a has no bridge")
     };
     assert!(refusals[0].1.contains(RESOURCE), "{refusals:?}");
-    // A user can set the label of a launcher pod; only a pod with the VM's owner reference is a launcher pod.
+    // Users can set the labels of a launcher pod. Therefore only the owner reference to a VM makes a pod a launcher
+    // pod.
     let mut not_owned = vm("not-owned").build();
     not_owned.metadata.owner_references = None;
     assert_eq!(extender.answer_filter(now, &not_owned, &["a"]), FilterAnswer::ReservedHost("a"));

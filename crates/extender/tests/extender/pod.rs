@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 pub(crate) struct PodBuilder {
     /// Name and UID of the pod.
     pub(crate) name: String,
-    /// The VM's instance; `None` if the pod has no VM.
+    /// UID of the VM's VirtualMachineInstance; `None` if the pod has no VM.
     pub(crate) instance: Option<String>,
     pub(crate) migration: Option<String>,
     pub(crate) is_first_consumer: bool,
