@@ -216,7 +216,7 @@ pub fn binding_response(error: &str) -> String {
 }
 
 fn to_json(answer: &impl Serialize) -> String {
-    // Serialising these types cannot fail. The scheduler would treat an empty response as an error.
+    // Serialising these types cannot fail. If it failed, kube-scheduler would treat the empty response as an error.
     serde_json::to_string(answer).unwrap_or_default()
 }
 

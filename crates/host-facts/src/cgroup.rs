@@ -26,8 +26,8 @@ pub fn observe(root: &Root, notes: &mut Notes) -> Cgroup {
     }
 }
 
-/// Returns the names of the enabled controllers. `table` is the content of `/proc/cgroups`, with the columns
-/// `name hierarchy cgroups enabled`.
+/// Returns the names of the enabled controllers of version 1. `table` is the content of `/proc/cgroups`, with the
+/// columns `name hierarchy cgroups enabled`.
 #[must_use]
 pub fn legacy_controllers(table: &str) -> Vec<String> {
     let enabled = |line: &str| {

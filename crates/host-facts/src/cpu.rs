@@ -116,7 +116,8 @@ fn read_governor(root: &Root, topology: &Topology, notes: &mut Notes) -> Option<
     for file in &files {
         match root.read(file) {
             Ok(governor) => _ = governors.insert(governor),
-            // On a machine without cpufreq, no CPU has the file, so the loop ends if the first CPU lacks it.
+            // Without a cpufreq driver, no CPU has this file, so the other CPUs are not read if the first CPU lacks the
+            // file.
             Err(error) if error.is_not_found() && governors.is_empty() => break,
             Err(_) => {}
         }
@@ -135,12 +136,12 @@ fn common_value_or_mixed(values: BTreeSet<String>) -> Option<String> {
     values.into_iter().next().map(|one| if several { "mixed".to_owned() } else { one })
 }
 
-/// Returns the kinds of cores; an empty list if all cores are of the same kind.
+/// Returns the CPUs of each kind of core (performance or efficiency); an empty list if all cores are of the same kind.
 ///
-/// Three sources are read, the most reliable first: the PMU folders that Intel kernels have for hybrid CPUs;
-/// `cpu_capacity` on Arm; the size of the first-level data cache, which differs between Intel's two kinds, for old
-/// kernels and captures without PMU folders. Frequencies do not distinguish the kinds, because favoured cores have a
-/// higher maximum frequency than other cores of the same kind.
+/// The first of three sources that shows two kinds is used: the PMU folders that Intel kernels have for hybrid CPUs;
+/// `cpu_capacity` on Arm; and, for old kernels and captures without PMU folders, the size of the first-level data
+/// cache, which differs between Intel's two kinds. Frequencies do not distinguish the kinds, because favoured cores
+/// have a higher maximum frequency than other cores of the same kind.
 fn read_core_kinds(root: &Root, topology: &Topology) -> Vec<CoreKind> {
     let pmu_cpus = |name: &str| {
         let set = read_cpu_list(root, &format!("sys/devices/{name}/cpus")).ok()?;
@@ -152,8 +153,8 @@ fn read_core_kinds(root: &Root, topology: &Topology) -> Vec<CoreKind> {
             CoreKind { kind: CoreType::Efficiency, cpus: efficient },
         ],
         _ => core_kinds_by_value(root, topology, "cpu_capacity")
-            // Hybrid processors are not sold for servers with two sockets, so the cache sizes of such servers are not
-            // read.
+            // Hybrid processors are not sold for servers with several sockets, so the cache sizes of such servers are
+            // not read.
             .or_else(|| {
                 let single_socket = topology.socket_count() < 2;
                 single_socket
@@ -165,8 +166,9 @@ fn read_core_kinds(root: &Root, topology: &Topology) -> Vec<CoreKind> {
     if kinds.len() > 1 { kinds } else { Vec::new() }
 }
 
-/// Groups the CPUs by the number in a file below each CPU's folder; the CPUs with the highest number are the fast
-/// kind. Returns `None` if the first CPU has no such file, so that only one file is read on an ordinary host.
+/// Groups the CPUs by the number in the file `file` below each CPU's folder. The CPUs with the highest number are the
+/// performance cores, all others the efficiency cores. Returns `None` if the first CPU has no such file, so that only
+/// one file is read on an ordinary host.
 fn core_kinds_by_value(root: &Root, topology: &Topology, file: &str) -> Option<Vec<CoreKind>> {
     let read_value = |id: u32| -> Option<u64> {
         let text = root.read(&format!("{CPU_FOLDER}/cpu{id}/{file}")).ok()?;

@@ -6,38 +6,38 @@ use std::io::{BufRead, Read};
 use crate::notes::Notes;
 use crate::root::Root;
 
-/// Fields of `/proc/cpuinfo`. The CPU topology is read from sysfs; the ids in `/proc/cpuinfo` are the fallback.
+/// Fields of `/proc/cpuinfo`. The package and core ids are used only if sysfs has no CPU topology.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CpuInfo {
     /// Vendor (`vendor_id` on x86, `CPU implementer` on Arm), as in the file.
     pub vendor: Option<String>,
     /// Model (`model name` on x86, `cpu` on Power), with white space collapsed.
     pub model: Option<String>,
-    /// Feature flags of the first CPU.
+    /// Feature flags of the first CPU (`flags` on x86, `Features` on Arm).
     pub flags: BTreeSet<String>,
     /// True if the file has a line of flags.
     pub has_flags: bool,
     /// Microcode revisions of all CPUs.
     pub microcode: BTreeSet<String>,
-    /// Logical CPUs, with their `physical id` and `core id` if the file has these fields.
+    /// Logical CPUs, each with its `physical id` and `core id` if the file has these fields.
     pub processors: Vec<Processor>,
 }
 
-/// The block of one logical CPU in `/proc/cpuinfo`.
+/// A logical CPU, which is a block of lines in `/proc/cpuinfo`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Processor {
     /// The kernel's number of the logical CPU.
     pub id: u32,
     /// Number of the CPU's package (`physical id`).
     pub package: Option<u32>,
-    /// Number of the CPU's core (`core id`); the numbers repeat in each die and package.
+    /// Number of the CPU's core (`core id`), which is unique only within one die of a package.
     pub core: Option<u32>,
 }
 
-/// Maximum number of bytes that are read from one line. The line of flags has about 2 kB, so a longer line was not
-/// written by a kernel.
+/// Maximum number of bytes that are read from one line. The line with the feature flags has about 2 kB, so no kernel
+/// writes a longer line.
 const MAX_LINE_BYTES: u64 = 64 << 10;
-/// Maximum number of blocks that are read. No kernel supports more CPUs, so further blocks are invalid.
+/// Maximum number of CPU blocks that are read. No kernel supports more CPUs.
 const MAX_PROCESSORS: usize = berth_api::CpuSet::MAX_CPU as usize + 1;
 
 impl CpuInfo {
@@ -47,7 +47,7 @@ impl CpuInfo {
         self.flags.contains(flag)
     }
 
-    /// Returns true if the CPU's vendor makes x86 CPUs, so that the flags have their x86 names.
+    /// Returns true if the CPU's vendor makes x86 CPUs, so that the feature flags have their x86 names.
     #[must_use]
     pub fn is_x86(&self) -> bool {
         let x86_vendors =
@@ -55,7 +55,7 @@ impl CpuInfo {
         self.vendor.as_deref().is_some_and(|vendor| x86_vendors.contains(&vendor))
     }
 
-    /// Reads `/proc/cpuinfo` line by line, because the file may have many megabytes.
+    /// Reads `/proc/cpuinfo` line by line, because the file has many megabytes on hosts with hundreds of CPUs.
     pub fn observe(root: &Root, notes: &mut Notes) -> Self {
         match root.open_lines("proc/cpuinfo") {
             Ok(mut lines) => Self::parse(&mut lines),

@@ -1,4 +1,4 @@
-//! Finds accelerators and SR-IOV physical functions among the PCI functions.
+//! Selects accelerators and SR-IOV physical functions from the host's PCI functions.
 
 use berth_api::infra_node::{Gpu, PhysicalFunction};
 
@@ -8,7 +8,7 @@ use super::pci::PciDevice;
 /// console (Matrox, ASPEED), and the emulated display controllers of VMs (QEMU, Cirrus).
 const CONSOLE_VENDORS: [u16; 4] = [0x102b, 0x1a03, 0x1234, 0x1013];
 
-/// Returns graphics and compute accelerators, without their virtual functions.
+/// Returns the graphics and compute accelerators, without SR-IOV virtual functions.
 #[must_use]
 pub fn find_gpus(pci: &[PciDevice]) -> Vec<Gpu> {
     pci.iter()
@@ -25,7 +25,7 @@ pub fn find_gpus(pci: &[PciDevice]) -> Vec<Gpu> {
         .collect()
 }
 
-/// Returns all PCI functions of any device class that can have virtual functions.
+/// Returns the PCI functions, of any device class, that can have SR-IOV virtual functions.
 #[must_use]
 pub fn find_physical_functions(pci: &[PciDevice]) -> Vec<PhysicalFunction> {
     pci.iter()

@@ -1,4 +1,4 @@
-//! Tests whether files in the folders for images and volumes can be opened with O_DIRECT, as QEMU does with
+//! Tests whether files in the folders for images and volumes can be opened with O_DIRECT, as QEMU opens disks with
 //! `cache=none`.
 
 use std::path::Path;
@@ -14,26 +14,25 @@ use super::mounts::Mounts;
 use crate::notes::Notes;
 use crate::root::Root;
 
-/// Folders in which a KubeVirt host has images, volumes and containers.
+/// Folders in which a KubeVirt host stores images, volumes and containers.
 pub const DEFAULT_PATHS: [&str; 4] =
     ["/var/lib/containerd", "/var/lib/containers", "/var/lib/kubelet", "/var/lib/kubevirt"];
 
-/// Maximum number of entries of a folder that are searched for a file that can be opened.
+/// Maximum number of files of a folder that are tried until one can be opened.
 const MAX_ENTRIES: usize = 256;
 
-/// Tests each path that exists. The result has no entry for a path that does not exist, because the host does not use
-/// it.
+/// Tests each existing path of `paths`. The result has no entry for a path that does not exist.
 pub fn observe(root: &Root, paths: &[String], mounts: &Mounts, notes: &mut Notes) -> Vec<DirectIo> {
     let (existing, missing): (Vec<&String>, Vec<&String>) =
         paths.iter().partition(|path| root.exists(path));
-    // A default path that does not exist is not used on this host. If a path that the user passed does not exist, this
-    // is a mistake of the user, and it is reported.
+    // Default paths that do not exist are not used on this host. A missing path that the user passed is probably a
+    // mistake, so it is reported.
     for path in missing.iter().filter(|path| !DEFAULT_PATHS.contains(&path.as_str())) {
         notes.warn(path.as_str(), "the folder does not exist, so O_DIRECT cannot be tested");
         let message = format!("{path} does not exist");
         notes.add_unknown("capabilities.directIO", UnknownReason::NotFound, message);
     }
-    // Only the sizes of the disks are read. The I/O counters are not needed, and would cost one more file per disk.
+    // Only the sizes of the disks are read: reading the I/O counters would cost one more file per disk.
     let sizes = DiskRefreshKind::nothing().with_storage();
     let live = root.is_live() && !existing.is_empty();
     let disks = live.then(|| Disks::new_with_refreshed_list_specifics(sizes).ok()).flatten();
@@ -70,8 +69,8 @@ pub fn observe(root: &Root, paths: &[String], mounts: &Mounts, notes: &mut Notes
         .collect()
 }
 
-/// Opens an existing file in the folder with O_DIRECT for reading, and returns true if this succeeds. In a folder
-/// without files, opens an unnamed file (O_TMPFILE), which the kernel removes when it is closed.
+/// Returns true if a file in the folder can be opened with O_DIRECT: an existing file for reading or, in a folder
+/// without files, an unnamed file (O_TMPFILE), which the kernel removes when it is closed.
 fn supports_direct_io(root: &Root, path: &str) -> Result<bool, (UnknownReason, String)> {
     let folder = root.path().join(path.trim_start_matches('/'));
     let names = root.list(path).map_err(|error| (error.reason(), error.to_string()))?;

@@ -1,4 +1,4 @@
-//! Disks of the host, for the check whether there is enough space for images.
+//! Local disks of the host, for the check whether there is enough space for images.
 
 use std::collections::BTreeSet;
 
@@ -7,13 +7,14 @@ use berth_api::Bytes;
 use super::nvme;
 use crate::root::Root;
 
-/// Returns the names of the disks and the sum of their sizes; `None` if the tree has no block devices.
+/// Returns the names of the local disks and the sum of their sizes in bytes; `None` if sysfs lists no block devices.
 #[must_use]
 pub fn observe(root: &Root) -> Option<(Vec<String>, Bytes)> {
     let names = root.list("sys/block").or_else(|_| root.list("sys/class/block")).ok()?;
     let is_local_disk = |name: &String| {
         let file = |attribute: &str| format!("sys/class/block/{name}/{attribute}");
-        // Loop, RAM, device mapper and MD devices have no link `device`. Partitions belong to a disk that is counted.
+        // Loop, RAM, device mapper and MD devices have no link `device`. Partitions are omitted, because their disk is
+        // counted.
         let has_device =
             root.read_link(&file("device")).is_some() && !root.exists(&file("partition"));
         // Each path of a multipath NVMe drive is also a block device, which the kernel marks as hidden.

@@ -11,7 +11,7 @@ use crate::{
     cpuinfo, kernel, ksm, kubelet, kvm, links, machine, pci, pod_allocations, processes, topology,
 };
 
-/// All facts about a host that were read in one observation.
+/// All facts about a host that one observation has read.
 #[derive(Debug, Clone, Default)]
 pub struct HostFacts {
     /// Host name, which is also the name of the Node and of the InfraNode.
@@ -67,14 +67,14 @@ pub struct HostFacts {
 }
 
 impl HostFacts {
-    /// Copies the facts about KVM from `other`, an earlier observation.
+    /// Copies the facts about KVM from `other`, an earlier observation of the same host.
     pub fn copy_kvm_from(&mut self, other: &Self) {
         self.kvm_evidence = other.kvm_evidence.clone();
         self.kvm = other.kvm.clone();
         self.copy_unknown_from(other, &["capabilities.kvm"]);
     }
 
-    /// Copies the facts about devices from `other`, an earlier observation that included devices.
+    /// Copies the facts about devices from `other`, an earlier observation of the same host that included devices.
     pub fn copy_devices_from(&mut self, other: &Self) {
         self.copy_kvm_from(other);
         self.pci.clone_from(&other.pci);
@@ -95,8 +95,8 @@ impl HostFacts {
         self.notes.sort_and_dedup();
     }
 
-    /// Returns the name of the Node and of the InfraNode: the name that the kubelet's flags set, or else the host
-    /// name. Returns `None` if there is no name, or if it is not a valid name of a Kubernetes object.
+    /// Returns the name of the Node and of the InfraNode: the name that the kubelet's flags set or, without this flag,
+    /// the host name. Returns `None` if there is no name, or if the name is not valid for a Kubernetes object.
     #[must_use]
     pub fn node_name(&self) -> Option<&str> {
         let name = self.kubelet.node_name.as_deref().or(self.name.as_deref());

@@ -1,4 +1,5 @@
-//! Facts that only plans need: the current values of settings, and the memory that is available for new huge pages.
+//! Facts that are read only for plans of changes: the current values of settings, and the memory that is available for
+//! new huge pages.
 
 use std::collections::BTreeMap;
 
@@ -16,27 +17,27 @@ use crate::setting::{KsmSetting, SettingValue, SystemdUnit};
 /// Current values of a host's settings.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HostSettings {
-    /// Bytes of memory that are free or reclaimable, by zone.
+    /// Bytes of memory that are free or reclaimable, by NUMA zone.
     pub available_memory_by_zone: BTreeMap<u32, Bytes>,
     /// Bytes of available memory of the whole host (`MemAvailable`).
     pub available_memory: Option<Bytes>,
-    /// Settings of KSM; empty if the kernel has no KSM.
+    /// Values of the files of kernel samepage merging (KSM); empty if the kernel has no KSM.
     pub ksm: BTreeMap<KsmSetting, SettingValue>,
     /// Mode of transparent huge pages, as the kernel names it.
     pub transparent_hugepages: Option<String>,
     /// Interrupts that a driver has requested.
     pub irqs: Vec<Irq>,
-    /// Default affinity: CPUs that handle the interrupts that drivers request from now on.
+    /// Default affinity: CPUs that will handle the interrupts that drivers request later.
     pub default_irq_affinity: Option<CpuSet>,
     /// CPUs that run unbound workqueues.
     pub workqueue_cpus: Option<CpuSet>,
-    /// CPUs on which systemd lets the processes of each unit run; an empty set means all CPUs.
+    /// CPUs on which systemd lets the processes of each unit run (`AllowedCPUs`); an empty set means all CPUs.
     pub unit_cpus: BTreeMap<SystemdUnit, CpuSet>,
     /// Pods on the host.
     pub pods: Pods,
 }
 
-/// Folder with the files of KSM.
+/// Folder with the files of kernel samepage merging (KSM).
 pub const KSM_FOLDER: &str = "sys/kernel/mm/ksm";
 /// File with the default affinity of interrupts, as a CPU mask.
 pub const DEFAULT_IRQ_AFFINITY_FILE: &str = "proc/irq/default_smp_affinity";
@@ -68,8 +69,8 @@ pub fn observe(root: &Root, facts: &HostFacts, services: &dyn HostServices) -> H
     }
 }
 
-/// Returns the sum of free memory, page cache and reclaimable slabs of a zone. On a kernel without NUMA, zone 0 has
-/// all memory of the host.
+/// Returns the bytes of free memory, page cache and reclaimable slabs of a NUMA zone. On a kernel without NUMA, these
+/// are the `available` bytes of the host for zone 0, and there are no other zones.
 fn zone_available_memory(root: &Root, zone: u32, available: Option<Bytes>) -> Option<(u32, Bytes)> {
     let Ok(info) = read_meminfo(root, &format!("sys/devices/system/node/node{zone}/meminfo"))
     else {
@@ -82,7 +83,7 @@ fn zone_available_memory(root: &Root, zone: u32, available: Option<Bytes>) -> Op
     Some((zone, Bytes(free.0.saturating_add(reclaimable_bytes))))
 }
 
-/// Reads a file of KSM; returns `None` if the kernel does not have the file or if its value is invalid.
+/// Reads the file of a KSM setting; returns `None` if the kernel does not have the file or the value is invalid.
 pub fn read_ksm_setting(root: &Root, setting: KsmSetting) -> Option<SettingValue> {
     let path = format!("{KSM_FOLDER}/{}", setting.file_name());
     match setting {

@@ -1,7 +1,7 @@
-//! Pools of huge pages, of the host and of each zone.
+//! Pools of huge pages, of the whole host and of each NUMA zone.
 //!
-//! The numbers come from sysfs. `/proc/meminfo` shows only the default page size, so it does not show the 2Mi pages
-//! of a host that was booted with `default_hugepagesz=1G`.
+//! The numbers come from sysfs. `/proc/meminfo` shows only the default page size, so it does not show the 2Mi pages of
+//! a host that was booted with `default_hugepagesz=1G`.
 
 use berth_api::PageSize;
 use berth_api::infra_node::HugepagePool;
@@ -34,7 +34,7 @@ fn read_pool(root: &Root, folder: &str, name: &str, notes: &mut Notes) -> Option
         total: number("nr_hugepages")?,
         free: number("free_hugepages"),
         surplus: number("surplus_hugepages"),
-        // Only the host's pools have this file, because the kernel reserves pages before it selects a zone.
+        // A NUMA zone's pool lacks this file, because the kernel reserves pages before it selects a zone.
         reserved: number("resv_hugepages"),
     })
 }

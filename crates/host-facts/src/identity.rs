@@ -1,12 +1,11 @@
-//! Identity of the host, and evidence that another host has the same identity because both were cloned from one
-//! image.
+//! Ids of the host, and evidence that another host has the same ids because both hosts were cloned from one image.
 
 use std::collections::BTreeSet;
 
 use super::links::Links;
 use crate::root::Root;
 
-/// Ids of the host, and evidence of other hosts with the same ids.
+/// Ids of the host, and evidence that other hosts have the same ids.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Identity {
     /// Machine id (`/etc/machine-id`); `None` if the file could not be read.

@@ -18,19 +18,20 @@ pub(crate) struct PodBuilder {
     pub(crate) second_container_millis: u64,
     /// Huge pages of 1 GiB, in GiB.
     pub(crate) huge_pages_gib: u64,
-    /// Value of the label `app`; the pod has an anti-affinity to pods with the same value.
+    /// Value of the label `app`, if the pod has this label. Such a pod has a required anti-affinity to pods with the
+    /// same value.
     pub(crate) anti_affinity_app: Option<String>,
     pub(crate) claim: Option<String>,
     /// NetworkAttachmentDefinition of the pod's network, as `namespace/name`.
     pub(crate) network: Option<String>,
-    /// Role of the machine in the tenant's cluster.
+    /// Role that Berth's label gives the VM in the tenant's cluster.
     pub(crate) role: Option<&'static str>,
     /// Namespace of the pod; `None` means `default`.
     pub(crate) namespace: Option<String>,
 }
 
 impl PodBuilder {
-    /// Returns the builder of the launcher pod of a VM with exclusive CPUs.
+    /// Returns a builder for the launcher pod of a VM with `cpus` exclusive CPUs.
     pub(crate) fn vm(name: &str, cpus: u64) -> Self {
         let instance = Some(format!("vmi-{name}"));
         Self { name: name.to_owned(), instance, cpus, ..Self::default() }
@@ -95,7 +96,7 @@ impl PodBuilder {
     }
 }
 
-/// Returns the pod after it was bound to a host.
+/// Returns the pod as the API server has it after it was bound to a host.
 pub(crate) fn bind_to(mut pod: v1::Pod, host: &str) -> v1::Pod {
     pod.spec.get_or_insert_default().node_name = Some(host.to_owned());
     pod

@@ -1,5 +1,6 @@
 //! Pods of PodGroups: kube-scheduler 1.36 calls `filter` for each placement that it simulates, discards most placements
-//! without a notification (`podGroupPodSchedulingAlgorithm`), and binds some pods. No reservation may remain.
+//! without a notification (`podGroupPodSchedulingAlgorithm`), and binds some pods. No reservation may remain after all
+//! pods were deleted.
 
 use std::time::{Duration, Instant};
 
@@ -14,10 +15,11 @@ use super::scenarios::extender_with_hosts;
 use super::volumes::host_with_one_zone;
 
 const HOSTS: [&str; 4] = ["a", "b", "c", "d"];
-/// Number of simulated scheduling cycles of groups in each case. All cases together have 10,000 cycles.
+/// Number of scheduling cycles in each test case, each of which schedules one PodGroup. All [`CASES`] together have
+/// 10,000 cycles.
 const CYCLES: usize = 100;
 const CASES: u32 = 100;
-/// Random bytes of a cycle; a cycle that needs more bytes continues with the bytes of the next cycle.
+/// Average number of random bytes per cycle. A cycle takes as many bytes as it needs from the bytes of its case.
 const BYTES_PER_CYCLE: usize = 12;
 
 #[derive(Default)]
@@ -27,7 +29,8 @@ struct CycleCounts {
     refused: usize,
 }
 
-/// Runs one scheduling cycle of a group: several simulated placements, then the end of the group.
+/// Runs one scheduling cycle of a PodGroup: simulates several placements, then binds the pods of the last placement or
+/// discards it.
 fn run_cycle(
     extender: &mut Extender,
     choices: &mut RandomChoices<'_>,
@@ -70,7 +73,8 @@ fn run_cycle(
                 counts.bound += 1;
                 bound.push(pod);
             }
-            // The scheduler discards the placement. The pod is deleted later, or was never in the watch.
+            // The scheduler discards the placement of this pod. If the extender watches the pod, the pod is also
+            // deleted.
             None if is_watched => extender.delete_pod(now, &uid(&pod)),
             None => {}
         }
@@ -106,7 +110,7 @@ fn no_reservation_of_a_pod_group_remains() {
         for pod in bound {
             extender.delete_pod(now, &uid(&pod));
         }
-        // Deleted pods are counted until a report or a timeout.
+        // A deleted pod counts until a report no longer lists it or, without reports as in this test, until a timeout.
         extender.expire_timeouts(now + Duration::from_secs(3600));
         prop_assert_eq!(extender.stage_counts().reserved, 0);
         prop_assert_eq!(extender.engine().pod_count(), 0);

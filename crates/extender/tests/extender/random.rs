@@ -1,5 +1,5 @@
-//! Random events in random order: pods, reports, bindings, restarts. Kubelets must admit all pods that are bound to
-//! their hosts.
+//! Random events in random order: pods, reports, bindings, restarts. The tests fail if a kubelet does not admit a pod
+//! that is bound to its host.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::cluster::SimulatedCluster;
 use super::host::{HostDescription, ZoneDescription};
 use super::pod::{PodBuilder, observe_pod};
 
-/// Random bytes from which choices are made. After the last byte, zeros are used.
+/// Random bytes, of which each choice consumes some. After the last byte, every choice reads zero.
 pub(crate) struct RandomChoices<'a>(pub(crate) &'a [u8]);
 
 impl RandomChoices<'_> {
@@ -141,7 +141,7 @@ fn run_random_step(
     }
 }
 
-/// Runs random steps until all choices are used, and then completes all pending bindings.
+/// Runs random steps until all random bytes are used, and then completes all pending bindings.
 fn run_all_steps(
     cluster: &mut SimulatedCluster,
     choices: &mut RandomChoices<'_>,
@@ -187,8 +187,8 @@ fn kubelets_admit_all_bound_pods() {
     );
 }
 
-/// The checkpoints list the memory of ended pods until the next admission. No host may refuse pods forever because of
-/// this memory.
+/// The Memory Managers' checkpoints list the memory of an ended pod until the kubelet admits another pod. No host may
+/// refuse pods forever because of this memory.
 #[test]
 fn hosts_with_stale_memory_accept_pods() {
     let counts = ActionCounts::default();
@@ -204,7 +204,8 @@ fn hosts_with_stale_memory_accept_pods() {
         for uid in uids {
             cluster.delete_pod(&uid, false);
         }
-        // A host may await a report for a minute, and a pod that is unknown after a restart for another minute.
+        // A host may await a report for a minute. After a restart of the extender, it may also await the removal of a
+        // pod that the extender does not know for a minute.
         for _ in 0..5 {
             cluster.advance_time(Duration::from_secs(40));
         }

@@ -1,5 +1,5 @@
-//! Pods with ResourceClaims: kube-scheduler chooses the host, because only its plugin knows the devices of the claims.
-//! The extender counts the pods' CPUs and memory when they are bound.
+//! Pods with ResourceClaims: kube-scheduler chooses their host, because only its DynamicResources plugin knows the
+//! devices of the claims. The extender counts the CPUs and memory of these pods when they are bound.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -49,7 +49,7 @@ fn host_without_room_is_refused_at_the_binding() {
     let (mut extender, now) = (extender_with_hosts(&[host_with_one_zone("a")]), Instant::now());
     let pod = pod_with_claim("claim", 8);
     assert_eq!(extender.answer_filter(now, &pod, &["a"]), FilterAnswer::UnreservedHosts(vec!["a"]));
-    // Between the calls, another pod gets the host.
+    // Between the `filter` call and the `bind` call, another pod reserves the free CPUs of the host.
     let other = PodBuilder::vm("other", 8).build();
     assert_eq!(extender.answer_filter(now, &other, &["a"]), FilterAnswer::ReservedHost("a"));
     let answer = extender.answer_bind(now, "claim", "a", Some(&pod));
@@ -57,7 +57,7 @@ fn host_without_room_is_refused_at_the_binding() {
     assert_eq!(extender.stage_counts().reserved, 1);
 }
 
-/// The volumes of the VM are on host a, so no other host can be chosen.
+/// The VM's volumes are on host a, on which resources are reserved for the VM, so no other host can be chosen.
 #[test]
 fn existing_reservation_of_the_vm_is_used() {
     let now = Instant::now();

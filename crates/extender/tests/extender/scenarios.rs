@@ -1,4 +1,4 @@
-//! Readable scenarios with one or two hosts.
+//! Calls of `filter` and `bind` in fixed scenarios with one or two hosts.
 
 use std::time::{Duration, Instant};
 
@@ -62,7 +62,7 @@ fn filter_returns_one_host_and_reserves_it() {
     assert_eq!(reasons[1], ("unknown", "node(s) had no agent report"));
     assert_eq!(reasons[0].1, reasons[2].1, "full hosts have the same reason");
     assert!(!reasons[0].1.contains(|c: char| c.is_ascii_digit()), "{reasons:?}");
-    // Expired reservations are released, and `take_hosts_to_patch` returns a host on which the waiting pod fits.
+    // After the reservations have expired, the waiting pod fits on a host, which `take_hosts_to_patch` then returns.
     assert!(extender.take_hosts_to_patch().is_empty());
     extender.expire_timeouts(now + MINUTE);
     assert_eq!(extender.take_hosts_to_patch().len(), 1);
@@ -88,7 +88,7 @@ fn bind_checks_the_reservation() {
     assert!(matches!(extender.answer_bind(now, "vm", "a", None), BindAnswer::NotReady(_)));
     extender.record_binding_success(now, "vm");
     assert_eq!(extender.answer_bind(now, "vm", "a", None), BindAnswer::AlreadyBound);
-    // After a restart, a pod may have no reservation.
+    // After a restart of the extender, `bind` may be called for a pod without a reservation.
     let late = PodBuilder::vm("late", 4).build();
     assert_eq!(extender.answer_bind(now, "late", "b", None), BindAnswer::PodRequired);
     assert!(
@@ -104,11 +104,12 @@ fn bind_checks_the_reservation() {
     ));
 }
 
-/// The kubelet allocates CPUs of the first zone with enough free CPUs to the pod that arrives first.
+/// The kubelet admits pods in the order in which they arrive, and allocates CPUs of the first zone that has enough free
+/// CPUs.
 #[test]
 fn bindings_in_another_order_preserve_earlier_reservations() {
     let zone = |cpus| ZoneDescription { cpus, memory: 32, huge_pages_gib: 0, small_pages_mib: 0 };
-    // One CPU of the first zone is reserved for the system.
+    // Because one CPU of the first zone is reserved for the system, pods can use eight and four CPUs.
     let host = HostDescription {
         name: "a".to_owned(),
         zones: vec![zone(9), zone(4)],
@@ -155,7 +156,7 @@ fn binding_outcome_may_arrive_before_or_after_the_watch_event() {
         assert_eq!(extender.stage_counts().bound, 1);
         let other = PodBuilder::vm("other", 6).build();
         assert!(matches!(extender.answer_filter(now, &other, &["a"]), FilterAnswer::Refused(_)));
-        // No report has listed the pod, so its kubelet may run the pod for a moment longer.
+        // No report has listed the pod, so the extender assumes that the kubelet still runs the pod for a moment.
         extender.delete_pod(now, "vm");
         assert!(matches!(extender.answer_filter(now, &other, &["a"]), FilterAnswer::Refused(_)));
         assert!(
@@ -194,10 +195,10 @@ fn host_with_stale_report_accepts_no_pinned_vm_until_fresh_report() {
     assert_eq!(reasons[0].1, "node(s) had a stale agent report");
     report_host(&mut extender, &fresh, 2);
     assert_eq!(extender.take_hosts_to_patch(), ["a"]);
-    // A delayed older report is ignored.
+    // A report with a lower version than the last one is ignored.
     report_host(&mut extender, &HostDescription { is_stale: true, ..fresh.clone() }, 1);
     assert_eq!(extender.answer_filter(now, &pod, &["a"]), FilterAnswer::ReservedHost("a"));
-    // A host with an unreadable Node or InfraNode keeps its pods and accepts no new pods.
+    // If a Node or InfraNode is unreadable, the pods on its host still count, but the host accepts no new pods.
     extender
         .update_host(Instant::now(), "a", None, Some(3))
         .expect("the host report should be valid");
@@ -223,7 +224,7 @@ fn migration_source_and_target_have_separate_reservations() {
     let target = builder.build();
     assert_eq!(extender.answer_filter(now, &target, &["b"]), FilterAnswer::ReservedHost("b"));
     assert_eq!(extender.stage_counts().bound, 1);
-    // The migration fails before its target pod is bound.
+    // The migration fails, and its target pod is deleted before it was bound.
     extender.delete_pod(now, "target");
     let other = PodBuilder::vm("other", 6).build();
     assert_eq!(extender.answer_filter(now, &other, &["a", "b"]), FilterAnswer::ReservedHost("b"));
@@ -253,7 +254,8 @@ fn a_simulated_reservation_of_a_pod_group_is_replaced_and_expires_soon() {
     let later = now + Duration::from_secs(11);
     extender.expire_timeouts(later);
     assert_eq!(extender.stage_counts().reserved, 0);
-    // The placement that the scheduler keeps is bound if the host still has room.
+    // If a reservation has expired and the host still has enough free resources, `bind` nevertheless permits the
+    // binding.
     assert_eq!(extender.answer_bind(later, "second", "a", Some(&pods[1])), BindAnswer::SendBinding);
     assert_eq!(extender.answer_filter(later, &other, &["a", "b"]), FilterAnswer::ReservedHost("b"));
     extender.expire_timeouts(later + Duration::from_secs(11));
@@ -264,7 +266,8 @@ fn a_simulated_reservation_of_a_pod_group_is_replaced_and_expires_soon() {
     );
 }
 
-/// A newer API server accepts values that this crate does not know; the pod's CPUs are nevertheless in use.
+/// A newer API server accepts rules with values that this crate does not know. The CPUs of a bound pod with such a rule
+/// are nevertheless in use.
 #[test]
 fn bound_pod_with_invalid_rules_is_counted() {
     let mut extender = extender_with_hosts(&[host_with_one_zone("a", 8)]);

@@ -1,5 +1,5 @@
-//! Memory of ended pods that a report still lists: the kubelet removes it from the checkpoint of its Memory Manager
-//! only when it admits another pod.
+//! Memory of ended pods that a report still lists: the kubelet removes such memory from the checkpoint of its Memory
+//! Manager only when it admits another pod.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -17,12 +17,12 @@ use super::pod::{PodBuilder, bind_to, observe_pod};
 const SECOND: Duration = Duration::from_secs(1);
 const TERMINATING_REASON: &str = "node(s) had terminating pods";
 
-/// Returns a pod that requests all huge pages of the host.
+/// Returns a builder for a pod that requests all huge pages of the host.
 fn pod_with_all_pages(name: &str) -> PodBuilder {
     PodBuilder { huge_pages_gib: 8, ..PodBuilder::vm(name, 4) }
 }
 
-/// Returns the allocation of a running pod from [`pod_with_all_pages`].
+/// Returns the allocation that a report lists while a pod from [`pod_with_all_pages`] runs.
 fn running_allocation(uid: &str) -> Allocation {
     let allocation = json!({
         "podUID": uid, "cpus": "1-4", "zones": [0], "hugepages": [{"size": "1Gi", "count": 8}],
@@ -38,7 +38,8 @@ fn stale_allocation(uid: &str) -> Allocation {
     memory_of_ended_pod(running_allocation(uid)).expect("the pod should have memory")
 }
 
-/// Delivers a report of host a, which has one zone with 8 CPUs for pods.
+/// Delivers a report of host a, which has one NUMA zone with 8 CPUs for pods. `listed` is the only allocation in the
+/// report.
 fn deliver_report(
     extender: &mut Extender,
     now: Instant,
@@ -64,7 +65,8 @@ fn add_bound_pod(extender: &mut Extender, now: Instant, pod: v1::Pod) {
     extender.update_pod(now, pod.clone(), &observe_pod(&pod)).expect("the pod should be counted");
 }
 
-/// Returns the extender after the deletion of the pod `ended`, with this allocation in the last report.
+/// Returns an extender after the deletion of the pod `ended`. The last report, which was sent after the deletion, lists
+/// the allocation `listed`.
 fn extender_after_deletion(now: Instant, listed: &Allocation) -> Extender {
     let mut extender = Extender::new();
     deliver_report(&mut extender, now, None, 1);
@@ -75,7 +77,7 @@ fn extender_after_deletion(now: Instant, listed: &Allocation) -> Extender {
     extender
 }
 
-/// Returns the reason why host a refuses a pod; `None` if the host is reserved for the pod.
+/// Returns the reason why host a refuses a pod; `None` if the host accepts the pod.
 fn refusal_reason(extender: &mut Extender, now: Instant, pod: &v1::Pod) -> Option<String> {
     match extender.answer_filter(now, pod, &["a"]) {
         FilterAnswer::Refused(hosts) => Some(hosts[0].1.to_string()),
@@ -103,20 +105,21 @@ fn memory_of_a_deleted_pod_becomes_stale() {
     extender.expire_timeouts(later);
     assert_eq!(extender.take_hosts_to_patch(), ["a"]);
     assert_eq!(refusal_reason(&mut extender, later, &next), None);
-    // The kubelet has not admitted the next pod yet, so the report still lists the memory.
+    // Until the kubelet admits the pod `next`, the report still lists the memory of the pod `ended`.
     deliver_report(&mut extender, later, Some(&ended), 4);
     assert_eq!(extender.answer_bind(later, "next", "a", None), BindAnswer::SendBinding);
     extender.record_binding_success(later, "next");
     deliver_report(&mut extender, later, Some(&ended), 5);
     let small = PodBuilder::vm("small", 4).build();
     assert_eq!(refusal_reason(&mut extender, later, &small), None);
-    // The memory of the next pod counts.
+    // After the kubelet has admitted the pod `next`, the memory of this pod counts.
     deliver_report(&mut extender, later, Some(&running_allocation("next")), 6);
     assert!(refusal_reason(&mut extender, later, &pod_with_all_pages("last").build()).is_some());
 }
 
-/// The pod has a control group because it was deleted by force and its containers still run; or the agent does not
-/// report control groups; or the kubelet has not released the CPUs.
+/// Three reports that do not prove the end of a deleted pod: the pod still has a control group, because it was deleted
+/// by force and its containers still run; the agent does not report control groups; the kubelet has not released the
+/// CPUs.
 #[test]
 fn allocation_without_evidence_of_the_end_counts() {
     let now = Instant::now();
@@ -136,7 +139,7 @@ fn allocation_without_evidence_of_the_end_counts() {
     }
 }
 
-/// The containers of the pod have ended, but the pod was not deleted.
+/// The pod is in phase `Succeeded`, but was not deleted.
 #[test]
 fn memory_of_a_completed_pod_becomes_stale() {
     let now = Instant::now();
@@ -154,7 +157,7 @@ fn memory_of_a_completed_pod_becomes_stale() {
     assert_eq!(refusal_reason(&mut extender, now + SECOND * 10, &next), None);
 }
 
-/// After a restart, the extender does not know that the pod was deleted.
+/// After a restart, the extender does not know that the pod `ended` was deleted.
 #[test]
 fn memory_of_an_unknown_pod_becomes_stale_a_minute_after_the_list() {
     let now = Instant::now();
@@ -173,7 +176,7 @@ fn memory_of_an_unknown_pod_becomes_stale_a_minute_after_the_list() {
     assert_eq!(refusal_reason(&mut extender, listed_at + SECOND * 60, &next), None);
 }
 
-/// The kubelet has just admitted the pod, and the report lists it before the watch shows it.
+/// The kubelet has just admitted the pod `new`, and the report lists the pod before the watch shows it.
 #[test]
 fn allocation_of_a_new_pod_counts() {
     let now = Instant::now();
@@ -193,7 +196,7 @@ fn allocation_of_a_new_pod_counts() {
     }
 }
 
-/// The extender has not seen the end of the pod.
+/// The watch never showed the pod `ended`, so the extender did not observe its end.
 #[test]
 fn memory_of_an_unknown_pod_becomes_stale_after_a_minute() {
     let now = Instant::now();
@@ -204,8 +207,8 @@ fn memory_of_an_unknown_pod_becomes_stale_after_a_minute() {
     expect_stale_after_a_minute(&mut extender, now);
 }
 
-/// The report is older than the control group of the pod, and the pod was deleted by force: no report has shown the
-/// end of its containers.
+/// The only report about the running pod was read before the kubelet created the pod's control group. Then the pod was
+/// deleted by force, so no report shows the end of its containers.
 #[test]
 fn memory_of_a_deleted_pod_without_a_control_group_before_becomes_stale_after_a_minute() {
     let now = Instant::now();
@@ -218,7 +221,7 @@ fn memory_of_a_deleted_pod_without_a_control_group_before_becomes_stale_after_a_
     expect_stale_after_a_minute(&mut extender, now);
 }
 
-/// Tests that host a awaits the removal of a pod for a minute.
+/// Tests that host a refuses pods for a minute because a pod is terminating, and then accepts a pod.
 fn expect_stale_after_a_minute(extender: &mut Extender, now: Instant) {
     let next = pod_with_all_pages("next").build();
     for seconds in [0, 59] {
@@ -231,7 +234,8 @@ fn expect_stale_after_a_minute(extender: &mut Extender, now: Instant) {
     assert_eq!(refusal_reason(extender, now + SECOND * 60, &next), None);
 }
 
-/// For a static pod, the report has the UID that the kubelet uses, and the API server has the mirror pod.
+/// For a static pod, the report lists the UID that the kubelet uses, but the API server lists the UID of the mirror
+/// pod.
 #[test]
 fn allocation_of_a_static_pod_counts() {
     let now = Instant::now();
@@ -245,7 +249,7 @@ fn allocation_of_a_static_pod_counts() {
     for minutes in 0..5 {
         let later = now + SECOND * 60 * minutes;
         extender.expire_timeouts(later);
-        // The host does not await the end of the static pod, and the memory of the static pod is not free.
+        // The static pod counts as running: the host does not await its removal, and its memory is not free.
         let small = PodBuilder::vm("small", 1).build();
         assert_eq!(refusal_reason(&mut extender, later, &small), None, "after {minutes} minutes");
         let next = pod_with_all_pages("next").build();

@@ -1,5 +1,5 @@
-//! Pods that name a VM: which pods belong to the VM, and how long the extender waits for an unknown VM. Spread of the
-//! control-plane VMs of all tenants.
+//! Pods that name a VM: which pods may use the VM's reservation, and how long the extender waits for a VM that it does
+//! not know yet. Also the spread of the control-plane VMs of all tenants.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -14,7 +14,8 @@ use super::volumes::{extender_after_first_consumer, host_with_one_zone, vm_insta
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Returns a pod in another namespace with the labels and the owner reference of the VM for which host a is reserved.
+/// Returns a pod that has the labels and the owner reference of the VM for which resources on host a are reserved, but
+/// is in another namespace than the VM.
 fn forged_pod(name: &str) -> v1::Pod {
     let instance = Some("vmi-vm".to_owned());
     PodBuilder { namespace: Some("other".to_owned()), instance, ..PodBuilder::vm(name, 8) }.build()
@@ -32,7 +33,7 @@ fn pod_of_another_namespace_cannot_use_the_reservation() {
     drop(extender.answer_filter(now, &forged_pod("forged"), &["a"]));
     assert!(is_refused(&mut extender, later, &forged_pod("forged")));
     assert_eq!(extender.stage_counts().kept, 1);
-    // Another scheduler has bound this pod.
+    // The forged pod `bound` is on host b because another scheduler has bound it.
     let bound = bind_to(forged_pod("bound"), "b");
     extender
         .update_pod(later, bound.clone(), &observe_pod(&bound))
@@ -65,7 +66,7 @@ fn pod_without_owner_reference_cannot_use_the_reservation() {
 #[test]
 fn pod_of_an_unknown_vm_is_held_once() {
     let now = Instant::now();
-    // The VM becomes known through a single watch event, or through a complete list.
+    // The extender learns of the VM through a single watch event, or through a complete list.
     for is_listed in [false, true] {
         let mut extender = extender_with_hosts(&[host_with_one_zone("a")]);
         extender.set_kubevirt_installed(true);
@@ -82,7 +83,7 @@ fn pod_of_an_unknown_vm_is_held_once() {
             );
         }
         assert!(extender.take_hosts_to_patch().is_empty());
-        // The pod is retried when its VM becomes known.
+        // When the VM becomes known, the extender requests a retry of the pod.
         let (uid, read) = vm_instance("vmi-vm", "Pending");
         if is_listed {
             extender.replace_instances(HashMap::from([(uid, read)]));
@@ -97,7 +98,7 @@ fn pod_of_an_unknown_vm_is_held_once() {
     }
 }
 
-/// Without the cooldown, a tenant who creates a pod each second would delay the pods of all tenants.
+/// Without the cooldown of its namespace, a tenant who creates a pod each second would delay the pods of all tenants.
 #[test]
 fn pods_of_a_namespace_are_not_held_after_an_unsuccessful_hold() {
     let now = Instant::now();

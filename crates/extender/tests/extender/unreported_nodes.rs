@@ -1,4 +1,4 @@
-//! Nodes without a report: they accept no VM, and their pods count for the rules of VMs.
+//! Nodes whose agent has not reported: they accept no VM, but the affinity rules of VMs take their pods into account.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -24,7 +24,7 @@ fn host_in_zone(name: &str, zone: &str) -> HostDescription {
     }
 }
 
-/// Delivers the watch event of a Node without an InfraNode.
+/// Delivers the watch event of a Node for which no InfraNode exists.
 fn add_node(extender: &mut Extender, name: &str, zone: &str) {
     let labels = BTreeMap::from([(ZONE.to_owned(), zone.to_owned())]);
     let (allocatable, taints) = (Resources::default(), []);
@@ -45,7 +45,8 @@ fn labelled_pod(name: &str, app: &str) -> v1::Pod {
     pod
 }
 
-/// Returns a VM's pod with the required rule `rule` about pods with the label value `app` in the same zone.
+/// Returns a VM's pod with the required rule `rule` (`podAffinity` or `podAntiAffinity`) about pods with the label
+/// `app` of this value in the same zone.
 fn vm_with_rule(name: &str, rule: &str, app: &str) -> v1::Pod {
     let mut pod = PodBuilder::vm(name, 1).build();
     let required: Value =
@@ -64,7 +65,7 @@ fn add_bound_pod(extender: &mut Extender, now: Instant, pod: v1::Pod, node: &str
 #[test]
 fn pods_on_an_unreported_node_count_for_required_rules() {
     let now = Instant::now();
-    // Tests both orders of the watch events.
+    // The Node's watch event may arrive before or after the pod's.
     for node_first in [true, false] {
         let mut extender =
             extender_with_hosts(&[host_in_zone("a", "one"), host_in_zone("b", "two")]);
@@ -103,7 +104,7 @@ fn unreported_node_accepts_no_vm() {
     assert_eq!(reasons[0].1, "node(s) had no agent report");
     assert_eq!(extender.engine().hosts().count(), 1);
     add_bound_pod(&mut extender, now, PodBuilder::vm("there", 6).build(), "plain");
-    // The pod is counted once, for rules and for CPUs.
+    // After the first report of the Node's agent, the pod is still counted only once, by the rules and by the CPUs.
     let (facts, _) =
         host_in_zone("plain", "one").reported_host().expect("the host report should be valid");
     extender

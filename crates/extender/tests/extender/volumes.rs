@@ -40,14 +40,14 @@ fn first_consumer_pod() -> PodBuilder {
     }
 }
 
-/// Returns an extender after the first-consumer pod has ended on host a.
+/// Returns an extender whose first-consumer pod has ended on host a, so that the reservation is kept for the VM.
 pub(crate) fn extender_after_first_consumer(now: Instant) -> Extender {
     let (mut extender, _) = extender_with_first_consumer(now);
     extender.delete_pod(now, "first-consumer");
     extender
 }
 
-/// Returns an extender while the first-consumer pod is on host a, and the pod.
+/// Returns an extender whose first-consumer pod is still on host a, and this pod.
 fn extender_with_first_consumer(now: Instant) -> (Extender, v1::Pod) {
     let mut extender = extender_with_hosts(&[host_with_one_zone("a"), host_with_one_zone("b")]);
     extender.replace_instances(HashMap::from([vm_instance("vmi-vm", "Pending")]));
@@ -141,12 +141,12 @@ fn a_vm_waits_until_the_kubelet_has_released_its_first_consumer_pod() {
     assert_eq!(extender.answer_filter(now, &own, &["a"]), FilterAnswer::ReservedHost("a"));
 }
 
-/// The kubelet removes the memory of the first-consumer pod from its checkpoint when it admits the VM's pod.
+/// The kubelet removes the first-consumer pod's memory from its checkpoint only when it admits the VM's launcher pod.
 #[test]
 fn memory_of_a_first_consumer_pod_does_not_block_its_vm() {
     let now = Instant::now();
     let mut extender = extender_after_first_consumer(now);
-    // The pod has ended.
+    // The first-consumer pod has ended: the second report lists its memory without a control group.
     for (has_control_group, version) in [(true, 2), (false, 3)] {
         let allocation = Allocation {
             pod_uid: "first-consumer".to_owned(),
@@ -210,7 +210,7 @@ fn the_selected_node_of_a_claim_is_reserved_after_a_restart() {
             extender.answer_filter(now, &other, &["b", "a"]),
             FilterAnswer::ReservedHost("a")
         );
-        // Provisioning takes minutes.
+        // The reservation remains, because provisioning a volume takes minutes.
         extender.expire_timeouts(now + Duration::from_secs(300));
         assert_eq!(extender.answer_bind(now, "vm", "b", None), BindAnswer::SendBinding);
     }
@@ -235,7 +235,7 @@ fn a_reservation_lasts_longer_while_a_claim_is_unbound() {
     assert_eq!(extender.stage_counts().reserved, 0);
 }
 
-/// Returns a VM whose disk is being imported, or whose launcher pod waits in the scheduler for its volume.
+/// Returns a pending VM: its disk is being imported, or its launcher pod waits in the scheduler for its volume.
 fn pending_vm() -> PendingVm {
     let object = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
         "metadata": {"name": "vm", "namespace": "default", "uid": "vmi-vm"},
@@ -250,7 +250,8 @@ fn pending_vm() -> PendingVm {
     read.expect("the VM should be pending and have a claim")
 }
 
-/// Returns an extender after a restart, with a VM that is on no host and with the volume of its claim.
+/// Returns an extender after a restart. A VM is on no host and has the PersistentVolumeClaim `disk`, whose volume has
+/// the node affinity `volume`.
 fn restarted_extender(now: Instant, volume: Option<NodeSelector>, pods: &[v1::Pod]) -> Extender {
     let mut extender = Extender::new_awaiting_pod_list();
     for name in ["a", "b"] {
@@ -274,7 +275,7 @@ fn restarted_extender(now: Instant, volume: Option<NodeSelector>, pods: &[v1::Po
     extender
 }
 
-/// Returns a node affinity in the form that provisioners of local volumes write.
+/// Returns the node affinity that provisioners of local volumes write for a volume on `host`.
 fn local_volume_selector(host: &str) -> NodeSelector {
     let term = json!({"nodeSelectorTerms": [{"matchExpressions": [
         {"key": "kubernetes.io/hostname", "operator": "In", "values": [host]}]}]});
@@ -285,7 +286,8 @@ fn local_volume_selector(host: &str) -> NodeSelector {
 fn the_host_of_a_vm_with_a_local_volume_is_reserved_after_a_restart() {
     let now = Instant::now();
     let launcher = PodBuilder { claim: Some("disk".to_owned()), ..PodBuilder::vm("vm", 6) }.build();
-    // During the import of the image there is no pod; with populators there is a pod, but without a nominated node.
+    // Without populators, no pod exists during the import of the image. With populators, the launcher pod exists, but
+    // has no nominated node.
     for pods in [vec![], vec![launcher.clone()]] {
         for volume in [local_volume_selector("b"), selector_for_node("b")] {
             let mut extender = restarted_extender(now, Some(volume), &pods);
@@ -321,11 +323,11 @@ fn no_host_is_reserved_for_a_vm_without_a_local_volume() {
             "{volume:?}"
         );
     }
-    // A VM that is on its host has a bound pod.
+    // For a VM that is already on its host, the bound pod counts, and nothing else is reserved.
     let bound_pod = bind_to(PodBuilder::vm("vm", 8).build(), "b");
     let extender = restarted_extender(now, Some(local_volume_selector("b")), &[bound_pod]);
     assert_eq!((extender.stage_counts().kept, extender.stage_counts().bound), (0, 1));
-    // A VM that has ended needs no reservation.
+    // The reservation of a VM that has ended is released.
     let mut extender = restarted_extender(now, Some(local_volume_selector("b")), &[]);
     extender.delete_instance("vmi-vm");
     assert_eq!(extender.stage_counts().kept, 0);
