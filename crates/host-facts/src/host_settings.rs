@@ -31,7 +31,7 @@ pub struct HostSettings {
     pub default_irq_affinity: Option<CpuSet>,
     /// CPUs that run unbound workqueues.
     pub workqueue_cpus: Option<CpuSet>,
-    /// CPUs on which systemd lets the processes of each unit run (`AllowedCPUs`); an empty set means all CPUs.
+    /// CPUs on which systemd lets the processes of each unit run (`AllowedCPUs=`); an empty set means all CPUs.
     pub unit_cpus: BTreeMap<SystemdUnit, CpuSet>,
     /// Pods on the host.
     pub pods: Pods,

@@ -12,7 +12,7 @@ pub struct Identity {
     pub machine_id: Option<String>,
     /// Machine id of D-Bus, if D-Bus has it in a separate file.
     pub dbus_machine_id: Option<String>,
-    /// Machine ids that have a journal folder on the host's root file system.
+    /// Machine ids for which the root file system has a journal folder (`/var/log/journal/ID`).
     pub journal_machine_ids: BTreeSet<String>,
     /// UUID of the machine from its firmware (`product_uuid`); only root can read it.
     pub product_uuid: Option<String>,
@@ -27,14 +27,14 @@ pub struct Neighbour {
     pub address: String,
     /// Hardware address of the neighbour.
     pub mac: String,
-    /// Name of the link on which the host receives the neighbour's frames.
+    /// Name of the link on which the host receives frames of the neighbour.
     pub link: String,
 }
 
-/// Reads the ids, and searches the ARP table for hardware addresses of this host.
+/// Reads the ids, and searches the ARP table for neighbours with a hardware address of this host.
 ///
-/// Two kinds of entries are ignored, because they occur without a second host: entries whose address belongs to
-/// several links of this host (VLANs, ipvlan, bonds), and entries for the host's own IP addresses.
+/// Two kinds of entries are ignored, because they occur without a second host: entries whose hardware address belongs
+/// to several links of this host (VLANs, ipvlan, bonds), and entries for the host's own IP addresses.
 pub fn observe(root: &Root, links: &Links) -> Identity {
     let mut macs: Vec<&str> = links.all.iter().filter_map(|link| link.mac.as_deref()).collect();
     macs.sort_unstable();
@@ -68,7 +68,7 @@ pub fn is_machine_id(text: &str) -> bool {
     text.len() == 32 && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
 }
 
-/// Parses the complete entries of the ARP table, which has the columns `IP address  HW type  Flags  HW address  Mask
+/// Parses the ARP table and returns its complete entries. The columns are `IP address  HW type  Flags  HW address  Mask
 /// Device`.
 pub fn parse_arp_table(table: &str) -> impl Iterator<Item = Neighbour> {
     table.lines().skip(1).filter_map(|line| {

@@ -1,4 +1,4 @@
-//! IOMMU of the host. It is required to pass a device through to a VM safely.
+//! IOMMU of the host, which is required to pass a device through to a VM safely.
 
 use berth_api::infra_node::{Iommu, UnknownReason};
 
@@ -13,15 +13,15 @@ const ACPI_TABLES: [&str; 3] = ["DMAR", "IVRS", "IORT"];
 pub fn observe(root: &Root, notes: &mut Notes) -> Iommu {
     let groups = match root.list("sys/kernel/iommu_groups") {
         Ok(groups) => Some(saturating_u32(groups.len())),
-        // Every kernel with CONFIG_IOMMU_API has the folder, which is empty without an IOMMU. A kernel without the
-        // folder has no groups.
+        // A kernel with CONFIG_IOMMU_API always has this folder; without an IOMMU, the folder is empty. A running
+        // kernel without the folder has no IOMMU groups.
         Err(error) if root.is_live() && error.is_not_found() => Some(0),
         Err(error) => {
             notes.add_unknown("capabilities.iommu.enabled", error.reason(), error.to_string());
             None
         }
     };
-    // A machine may have no ACPI. The agent's container sees the ACPI tables only if they are mounted.
+    // The folder is missing if the machine has no ACPI, or if the folder is not mounted into the agent's container.
     if !root.exists("sys/firmware/acpi/tables") {
         let message = "/sys/firmware/acpi/tables does not exist";
         notes.add_unknown("capabilities.iommu.firmwareTable", UnknownReason::NotFound, message);

@@ -1,5 +1,5 @@
-//! Interrupts and their affinity. They are read only for `check` and for plans, because a host has hundreds of
-//! interrupts.
+//! Interrupts and their affinity. They are read only for `check` and for plans of changes, because a host has hundreds
+//! of interrupts.
 
 use berth_api::CpuSet;
 
@@ -49,8 +49,9 @@ pub fn observe_requested(root: &Root) -> Vec<Irq> {
     listed.into_iter().filter_map(irq).collect()
 }
 
-/// Returns the names of the drivers that have requested an interrupt. The names are in one file of sysfs. In captures
-/// without this file, they are the names of the folders that procfs creates for the handlers.
+/// Returns the names under which drivers have requested an interrupt, separated by commas. The names are in a file of
+/// sysfs. For a capture without this file, the names of the folders that procfs creates for the interrupt's handlers
+/// are returned.
 pub fn read_driver_names(root: &Root, number: u32) -> String {
     root.read(&format!("sys/kernel/irq/{number}/actions")).unwrap_or_else(|_| {
         let folder = format!("proc/irq/{number}");

@@ -1,7 +1,7 @@
 //! CPUs that are isolated from the scheduler (`isolcpus=`), and CPUs without a periodic tick (`nohz_full=`).
 //!
-//! The CPUs are read from sysfs. Captures and old kernels lack these files; for them, the kernel command line is
-//! parsed.
+//! The CPUs are read from sysfs or, for captures and old kernels without these sysfs files, from the kernel command
+//! line.
 
 use berth_api::CpuSet;
 use berth_api::infra_node::UnknownReason;
@@ -14,7 +14,7 @@ use crate::root::{ReadError, Root};
 
 const CPU_FOLDER: &str = "sys/devices/system/cpu";
 
-/// Returns the CPUs on which the scheduler does not balance load (isolated CPUs).
+/// Returns the isolated CPUs, that is, the CPUs on which the scheduler does not balance load.
 pub fn isolated_cpus(
     root: &Root,
     kernel: &Kernel,
@@ -26,8 +26,8 @@ pub fn isolated_cpus(
     cpus_of_file_or_command_line("isolated", file, from_command_line, kernel, topology, notes)
 }
 
-/// Returns the CPUs without a periodic tick. A running kernel that was built without `CONFIG_NO_HZ_FULL` lacks the
-/// file, and has no such CPUs.
+/// Returns the CPUs without a periodic tick. A running kernel without the sysfs file was built without
+/// `CONFIG_NO_HZ_FULL`, and has no such CPUs.
 pub fn nohz_full_cpus(
     root: &Root,
     kernel: &Kernel,
@@ -65,8 +65,9 @@ fn cpus_of_file_or_command_line(
     }
 }
 
-/// Parses values of the form `isolcpus=[flag,...]<cpu list>`. Without a flag, or with the flag `domain`, the CPUs are
-/// isolated from the scheduler. The flags `managed_irq` and `nohz` alone do not isolate them (kernel-parameters.txt).
+/// Parses values of the form `isolcpus=[flag,...]<cpu list>`; the last value is effective. Without a flag, or with the
+/// flag `domain`, the CPUs are isolated from the scheduler. The flags `managed_irq` and `nohz` alone do not isolate the
+/// CPUs (kernel-parameters.txt). `last` is the number of the last CPU.
 fn parse_isolcpus<'a>(values: impl Iterator<Item = &'a str>, last: u32) -> Option<CpuSet> {
     let parse_value = |value: &str| {
         let is_flag = |part: &&str| ["domain", "managed_irq", "nohz"].contains(part);
@@ -82,7 +83,8 @@ fn parse_isolcpus<'a>(values: impl Iterator<Item = &'a str>, last: u32) -> Optio
     values.map(parse_value).last().unwrap_or_else(|| Some(CpuSet::new()))
 }
 
-/// Parses a CPU list of the kernel command line. In such a list, `N` is the last CPU, and `all` means all CPUs.
+/// Parses a CPU list of the kernel command line, in which `N` means the last CPU, whose number is `last`, and `all`
+/// means all CPUs.
 fn parse_boot_cpu_list(list: &str, last: u32) -> Option<CpuSet> {
     let list = if list == "all" { "0-N" } else { list };
     list.replace('N', &last.to_string()).parse().ok()

@@ -15,8 +15,8 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// Returns the values of a parameter in the order of the command line, for example `managed_irq,1-3` for
-    /// `isolcpus=managed_irq,1-3`.
+    /// Returns the values of a parameter in the order of the command line. For example, the value of
+    /// `isolcpus=managed_irq,1-3` is `managed_irq,1-3`.
     pub fn parameter_values<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
         self.cmdline.iter().filter_map(move |word| word.strip_prefix(name)?.strip_prefix('='))
     }

@@ -12,35 +12,35 @@ use crate::root::Root;
 
 const KSM_FOLDER: &str = "sys/kernel/mm/ksm";
 
-/// Settings and counters of ksmd. The counters change continuously, so they are exported as metrics and are not
-/// fields of the InfraNode.
+/// Settings and counters of the kernel thread ksmd. The counters change continuously, so they are exported as metrics
+/// and are not fields of the InfraNode.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KsmFacts {
     /// State of ksmd: 0 stopped, 1 running, 2 unmerging.
     pub run: Option<u32>,
-    /// Number of pages that ksmd scans before it sleeps.
+    /// Number of pages that ksmd scans before it sleeps for [`Self::sleep_millisecs`].
     pub pages_to_scan: Option<u64>,
     /// Time in milliseconds that ksmd sleeps between two scans.
     pub sleep_millisecs: Option<u64>,
     /// Number of shared pages in use.
     pub pages_shared: Option<u64>,
-    /// Number of mappings that share these pages, which is the number of saved pages.
+    /// Number of mappings that share the [`Self::pages_shared`], which is the number of saved pages.
     pub pages_sharing: Option<u64>,
     /// Number of pages that ksmd scanned repeatedly without finding an equal page.
     pub pages_unshared: Option<u64>,
     /// Number of pages that change too often to be merged.
     pub pages_volatile: Option<u64>,
-    /// Number of pages that smart scan has skipped.
+    /// Number of page scans that ksmd has skipped because of its setting `smart_scan`.
     pub pages_skipped: Option<u64>,
     /// Number of complete scans of all memory.
     pub full_scans: Option<u64>,
-    /// Bytes saved, minus the bytes of KSM's own data; negative if KSM uses more memory than it saves.
+    /// Bytes that KSM saves, minus the bytes of KSM's own data; negative if KSM uses more memory than it saves.
     pub general_profit: Option<i64>,
-    /// Programs that may manage KSM.
+    /// Programs that run on the host and could manage KSM, and Berth if it has changed KSM in this boot.
     pub owner_candidates: Vec<KsmOwner>,
 }
 
-/// Reads `/sys/kernel/mm/ksm`. The returned status is `None` if this kernel has no KSM.
+/// Reads `/sys/kernel/mm/ksm`. The returned [`Ksm`] is `None` if this kernel has no KSM.
 ///
 /// `is_managed` is true if Berth has changed KSM in this boot.
 pub fn observe(
@@ -94,7 +94,7 @@ fn read_advisor(root: &Root, notes: &mut Notes) -> Option<KsmAdvisor> {
         Some("scan-time") => Some(KsmAdvisor::ScanTime),
         _ => {
             let message = format!(
-                "/{KSM_FOLDER}/advisor_mode: `{}` does not select a known mode",
+                "/{KSM_FOLDER}/advisor_mode: `{}` has no known mode in brackets",
                 text.escape_debug()
             );
             notes.add_unknown("capabilities.memory.ksm.advisor", UnknownReason::Malformed, message);
@@ -115,9 +115,10 @@ fn owner_candidates(managed: bool, processes: &Processes) -> Vec<KsmOwner> {
     .collect()
 }
 
-/// Returns the program that manages KSM: ksmtuned if it runs. virt-handler runs on every KubeVirt host, but changes
-/// KSM only if its configuration requires this, and otherwise leaves KSM off. Therefore virt-handler is assumed to be
-/// the owner if KSM runs and there is no other owner.
+/// Returns the program that manages KSM; `None` if this is unknown because the host's processes are not visible.
+/// virt-handler runs on every KubeVirt host, but changes KSM only if KubeVirt's configuration requires this, and
+/// otherwise leaves KSM off. Therefore virt-handler is assumed to manage KSM only if KSM runs and neither ksmtuned nor
+/// Berth manages it.
 fn determine_owner(run: u32, candidates: &[KsmOwner], processes_visible: bool) -> Option<KsmOwner> {
     let is_candidate = |owner| candidates.contains(&owner);
     if is_candidate(KsmOwner::Ksmtuned) {

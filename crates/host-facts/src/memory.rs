@@ -96,7 +96,7 @@ fn read_transparent_hugepages(root: &Root, notes: &mut Notes) -> Option<Transpar
     let mode =
         TransparentHugepages::ALL.into_iter().find(|mode| selected == Some(mode.kernel_name()));
     if mode.is_none() {
-        let message = format!("/{file}: `{}` does not select a known mode", text.escape_debug());
+        let message = format!("/{file}: `{}` has no known mode in brackets", text.escape_debug());
         notes.add_unknown(path, UnknownReason::Malformed, message);
     }
     mode

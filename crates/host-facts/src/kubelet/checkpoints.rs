@@ -1,4 +1,4 @@
-//! The rules by which a starting kubelet accepts or refuses its checkpoints.
+//! Rules by which a starting kubelet accepts or refuses the checkpoints of its CPU Manager and Memory Manager.
 //!
 //! Source: `pkg/kubelet/cm/cpumanager/policy_static.go` (validateState) and
 //! `pkg/kubelet/cm/memorymanager/policy_static.go` of Kubernetes.
@@ -12,7 +12,8 @@ use super::config::KubeletConfig;
 use super::cpu_state::CpuManagerState;
 use super::memory_state::{MemoryManagerState, MemoryTable, parse_page_size};
 
-/// Returns the first error that the kubelet would find in its CPU Manager checkpoint.
+/// Returns the first error that the kubelet would find in its CPU Manager checkpoint; `None` if it accepts the
+/// checkpoint.
 pub fn find_cpu_state_error(
     state: &CpuManagerState,
     config: &KubeletConfig,
@@ -37,7 +38,7 @@ pub fn find_cpu_state_error(
     }
     if strict && reserved.intersects(shared) {
         return Some(format!(
-            "strictly reserved CPUs {} are in the shared pool",
+            "CPUs {}, which are strictly reserved (strict-cpu-reservation), are in the shared pool",
             reserved.intersection(shared)
         ));
     }
@@ -56,8 +57,8 @@ pub fn find_cpu_state_error(
         ));
     }
     let checkpoint_cpus = state.all_cpus();
-    // If the configuration reserves only an amount of CPU, the kubelet itself has selected the reserved CPUs. With the
-    // option `strict-cpu-reservation`, these CPUs are in no set of the checkpoint.
+    // If the configuration reserves an amount of CPU and no CPU numbers, the kubelet itself has selected the reserved
+    // CPUs. With the option `strict-cpu-reservation`, the checkpoint does not list these CPUs.
     let selected_by_kubelet = strict && config.reserved_system_cpus.is_none();
     let expected = match (strict, selected_by_kubelet) {
         (true, true) => online.intersection(&checkpoint_cpus),
@@ -75,7 +76,8 @@ pub fn find_cpu_state_error(
     })
 }
 
-/// Returns the first error that the kubelet would find in its Memory Manager checkpoint.
+/// Returns the first error that the kubelet would find in its Memory Manager checkpoint; `None` if it accepts the
+/// checkpoint.
 pub fn find_memory_state_error(
     state: &MemoryManagerState,
     config: &KubeletConfig,
@@ -105,8 +107,8 @@ pub fn find_memory_state_error(
     })
 }
 
-/// Returns the first difference between a zone and its data in the checkpoint. Like the kubelet, compares the
-/// resources, their amounts, the amounts reserved for the system, and the allocatable memory.
+/// Returns the first difference between a zone and the zone's data in the checkpoint. Like the kubelet, compares the
+/// names of the resources, their amounts, and the amounts that are reserved for the system.
 fn find_zone_error(
     zone: &Zone,
     tables: &BTreeMap<String, MemoryTable>,
@@ -126,7 +128,7 @@ fn find_zone_error(
     });
     if let Some(resource) = missing {
         return Some(format!(
-            "zone {id}: {resource} is in the checkpoint, but the kernel does not have it"
+            "zone {id}: {resource} is in the checkpoint, but the kernel has no pages of this size"
         ));
     }
     for (resource, amount) in &current {

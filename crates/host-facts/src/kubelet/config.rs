@@ -10,8 +10,8 @@ use super::flags::{self, Flags};
 use crate::notes::Notes;
 use crate::root::Root;
 
-/// Settings of a kubelet that determine from which zones a VM gets CPUs and memory. Settings that are not configured
-/// have the kubelet's defaults.
+/// Settings of a kubelet that determine from which NUMA zones a VM gets CPUs and memory. A setting that is not
+/// configured has the kubelet's default.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct KubeletConfig {
@@ -27,33 +27,37 @@ pub struct KubeletConfig {
     pub topology_manager_policy_options: BTreeMap<String, String>,
     /// Policy of the Memory Manager: `None` or `Static`.
     pub memory_manager_policy: String,
-    /// CPUs that are reserved for the system by number (`reservedSystemCPUs`).
+    /// Numbers of the CPUs that are reserved for the system (`reservedSystemCPUs`); `None` if the configuration names
+    /// no CPUs.
     pub reserved_system_cpus: Option<CpuSet>,
-    /// True if an amount of CPU is reserved for the system (`kubeReserved`, `systemReserved`).
+    /// True if an amount of CPU, without CPU numbers, is reserved for the system (`kubeReserved`, `systemReserved`).
     pub reserves_cpu_by_amount: bool,
-    /// Bytes reserved for the system (`reservedMemory`) by zone and resource name.
+    /// Bytes reserved for the system (`reservedMemory`), by NUMA zone and by resource name.
     pub reserved_memory: BTreeMap<u32, BTreeMap<String, Bytes>>,
-    /// True if the kubelet refuses to start when swap is on.
+    /// True if the kubelet refuses to start while swap is enabled (`failSwapOn`).
     pub fail_swap_on: bool,
-    /// Memory that is reserved for Kubernetes (`kubeReserved`) and for the system (`systemReserved`), in this order.
+    /// Bytes of memory that are reserved for Kubernetes (`kubeReserved`) and for the system (`systemReserved`), in this
+    /// order.
     #[serde(rename = "keptMemory")]
     pub kube_and_system_reserved_memory: [Bytes; 2],
-    /// Hard eviction threshold of available memory: an amount or a percentage.
+    /// Hard eviction threshold of available memory: an amount such as `100Mi`, or a percentage of the total memory such
+    /// as `5%`.
     #[serde(rename = "eviction")]
     pub eviction_threshold: String,
-    /// Fields with a value that the kubelet does not accept, and the problem. The map is empty for a running kubelet.
+    /// Error messages for fields whose values the kubelet does not accept, by field. Empty for the configuration of a
+    /// running kubelet.
     #[serde(skip)]
     pub invalid_fields: BTreeMap<&'static str, String>,
 }
 
-/// Values that the kubelet accepts, by field.
+/// Fields with a fixed set of values, and the values that the kubelet accepts.
 const KNOWN_VALUES: [(&str, &[&str]); 4] = [
     ("cpuManagerPolicy", &["none", "static"]),
     ("topologyManagerPolicy", &["none", "best-effort", "restricted", "single-numa-node"]),
     ("topologyManagerScope", &["container", "pod"]),
     ("memoryManagerPolicy", &["None", "Static"]),
 ];
-/// The kubelet's default for `evictionHard` of `memory.available`.
+/// The kubelet's default for `memory.available` in `evictionHard`.
 const DEFAULT_EVICTION_THRESHOLD: &str = "100Mi";
 
 impl Default for KubeletConfig {
@@ -77,8 +81,8 @@ impl Default for KubeletConfig {
 }
 
 impl KubeletConfig {
-    /// Reads the settings from the merged configuration files. A setting of the wrong type causes a warning that
-    /// names the setting, and its default is used; the other settings are read.
+    /// Reads the settings from the merged configuration files. For a setting of the wrong type, adds a warning and uses
+    /// the kubelet's default.
     pub fn from_tree(tree: &Value, source: &str, notes: &mut Notes) -> Self {
         let mut config = Self::default();
         let mut reader = ConfigReader { tree, source, notes };
@@ -102,8 +106,8 @@ impl KubeletConfig {
             amount.and_then(|amount| serde_json::from_value(amount).ok()).unwrap_or_default()
         };
         config.kube_and_system_reserved_memory = amounts.map(memory_amount);
-        // If `evictionHard` is set without `memory.available`, there is no threshold for memory. The defaults apply
-        // only if the whole field is missing.
+        // Memory has no threshold if `evictionHard` is set without `memory.available`. The kubelet's default applies
+        // only if `evictionHard` is missing or empty, or with `mergeDefaultEvictionSettings`.
         let merges_defaults = tree.get("mergeDefaultEvictionSettings") == Some(&Value::Bool(true));
         if let Some(all) = tree.get("evictionHard").and_then(Value::as_object) {
             match all.get("memory.available") {
@@ -125,7 +129,7 @@ impl KubeletConfig {
         config
     }
 
-    /// Applies the flags of the command line to the configuration. Returns true if this has changed the
+    /// Applies the kubelet's command-line flags to the configuration. Returns true if a flag has changed the
     /// configuration.
     pub fn apply_flags(&mut self, flags: &Flags, notes: &mut Notes) -> bool {
         let original = self.clone();
@@ -138,8 +142,8 @@ impl KubeletConfig {
         text("topology-manager-policy", &mut self.topology_manager_policy);
         text("topology-manager-scope", &mut self.topology_manager_scope);
         text("memory-manager-policy", &mut self.memory_manager_policy);
-        // Each occurrence of the flag adds one pair, and all pairs together replace the map of the configuration
-        // file.
+        // Each occurrence of a map flag adds one pair, and all pairs of the flag together replace the map of the
+        // configuration file.
         let options = |name: &str, target: &mut BTreeMap<String, String>| {
             let pairs = flags.all_values(name).iter().filter_map(|value| flags::parse_pair(value));
             let pairs: BTreeMap<String, String> =
@@ -183,13 +187,14 @@ impl KubeletConfig {
         *self != original
     }
 
-    /// Returns the number of bytes that `reservedMemory` must have in total, which the Memory Manager checks. Returns
-    /// `None` if the eviction threshold is invalid, or if it is a percentage and the total memory is unknown.
+    /// Returns the number of bytes that the Memory Manager requires as the sum of `reservedMemory` over all zones.
+    /// Returns `None` if the eviction threshold is invalid, or if it is a percentage and `total`, the memory of the
+    /// host, is unknown.
     #[must_use]
     pub fn node_reserved_memory(&self, total: Option<Bytes>) -> Option<Bytes> {
         let eviction = match self.eviction_threshold.strip_suffix('%') {
-            // Calculated as in `GetThresholdQuantity`: the percentage has single precision, the product has double
-            // precision, and the fraction is truncated. The sum must be exact to the byte.
+            // Calculated as in the kubelet's `GetThresholdQuantity`: the percentage has single precision, the product
+            // has double precision and is truncated, because the Memory Manager compares exact numbers of bytes.
             Some(percent) => {
                 let fraction =
                     percent.parse::<f32>().ok().filter(|p| (0.0..=100.0).contains(p))? / 100.0;
@@ -197,7 +202,7 @@ impl KubeletConfig {
                     clippy::cast_precision_loss,
                     clippy::cast_possible_truncation,
                     clippy::cast_sign_loss,
-                    reason = "computed like in the kubelet; at most the memory of the host"
+                    reason = "calculated as in the kubelet; the product is at most the memory of the host"
                 )]
                 let bytes = (total?.0 as f64 * f64::from(fraction)) as u64;
                 bytes
@@ -288,7 +293,7 @@ fn warn_wrong_type(notes: &mut Notes, source: &str, field: &str, value: &Value) 
     );
 }
 
-/// Returns true if an amount of CPU (such as `500m`, `1` or `0`) is not zero.
+/// Returns true if an amount of CPU is not zero: `500m` and `1`, but not `0` or `0m`.
 fn is_nonzero_cpu(amount: &str) -> bool {
     amount.bytes().any(|b| (b'1'..=b'9').contains(&b))
 }
@@ -315,8 +320,8 @@ fn parse_reserved_memory(
     reserved
 }
 
-/// Parses values of the flag `--reserved-memory`, such as `0:memory=1Gi,hugepages-1Gi=2Gi`. Several zones are in
-/// separate flags, or separated by `;`.
+/// Parses values of the flag `--reserved-memory`, such as `0:memory=1Gi,hugepages-1Gi=2Gi`. The flag may be repeated
+/// for further zones, or a value may contain several zones, separated by `;`.
 fn parse_reserved_memory_flags(
     values: &[String],
     source: &str,
@@ -370,8 +375,8 @@ pub enum ParseConfigError {
     NotAMap(String),
 }
 
-/// Returns true if the file is a kubelet configuration. `/etc/kubernetes/kubelet.conf` is the kubelet configuration
-/// on OpenShift, but a kubeconfig with kubeadm.
+/// Returns true if the file is a kubelet configuration. This must be checked because `/etc/kubernetes/kubelet.conf` is
+/// the kubelet configuration on OpenShift, but a kubeconfig with kubeadm.
 pub fn is_kubelet_configuration(root: &Root, path: &str) -> bool {
     let tree = root.read(path).ok().and_then(|text| parse_config(&text).ok());
     tree.is_some_and(|tree| {
@@ -379,7 +384,7 @@ pub fn is_kubelet_configuration(root: &Root, path: &str) -> bool {
     })
 }
 
-/// Merges the file `overlay` into `base` as the kubelet does with drop-ins: maps are merged, all other values are
+/// Merges the file `overlay` into `base` as the kubelet merges drop-ins: maps are merged, and all other values are
 /// replaced.
 pub fn merge_drop_in(base: &mut Value, overlay: Value) {
     match (base, overlay) {
@@ -487,7 +492,7 @@ mod tests {
             reserved_memory_of(
                 "kubeReserved: {memory: 1Gi}\nsystemReserved: {memory: 512Mi}\nevictionHard: {memory.available: 10%}"
             ),
-            // The single-precision value of 0.1 is a little more than a tenth.
+            // The byte more results from the single-precision value of 0.1, which is slightly more than a tenth.
             Some(Bytes(((1024 + 512 + 100) << 20) + 1))
         );
         assert_eq!(reserved_memory_of("evictionHard: {memory.available: x}"), None);

@@ -19,10 +19,10 @@ pub struct FieldDifference {
     pub desired: String,
 }
 
-/// Name of a field, and a function that formats the field's value.
+/// Name of a field of the kubelet's configuration, and a function that formats the field's value.
 type FieldFormatter = (&'static str, fn(&KubeletConfig) -> String);
 
-/// The fields that determine from which zones a VM gets CPUs and memory.
+/// The fields that determine from which NUMA zones a VM gets CPUs and memory.
 const FIELDS: [FieldFormatter; 8] = [
     ("cpuManagerPolicy", |config| config.cpu_manager_policy.clone()),
     ("cpuManagerPolicyOptions", |config| {
@@ -50,8 +50,8 @@ pub fn find_differences(actual: &KubeletConfig, desired: &KubeletConfig) -> Vec<
     FIELDS.iter().filter_map(compare).collect()
 }
 
-/// Formats the options that are on, by name. For an option whose value is not `true`, the value is appended to the
-/// name.
+/// Formats the names of the options that are not off. An option with another value than `true` is formatted as name and
+/// value.
 fn format_enabled_options(options: &std::collections::BTreeMap<String, String>) -> String {
     let shown = options.iter().filter(|(_, value)| *value != "false").map(|(name, value)| {
         if value == "true" { name.clone() } else { format!("{name}={value}") }

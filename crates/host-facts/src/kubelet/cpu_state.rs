@@ -1,7 +1,7 @@
 //! The file `cpu_manager_state`, with the CPUs that the kubelet's CPU Manager has allocated to containers.
 //!
-//! Format: `pkg/kubelet/cm/cpumanager/state/checkpoint.go`. The checksum is a hash of the structure as Go prints it, so
-//! this module does not verify the checksum. The kubelet verifies it.
+//! Format: `pkg/kubelet/cm/cpumanager/state/checkpoint.go`. Only the kubelet verifies the checksum in the file: it is a
+//! hash of the structure as Go prints it, which this module does not reproduce.
 
 use std::collections::BTreeMap;
 
@@ -10,11 +10,11 @@ use serde::{Deserialize, Serialize};
 
 use super::go_json::null_is_empty;
 
-/// The checkpoint of the CPU Manager. Fields of later versions are ignored.
+/// The checkpoint of the CPU Manager. Fields that later versions of Kubernetes add are ignored.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CpuManagerState {
-    /// Policy of the kubelet that wrote the checkpoint. A kubelet with another policy refuses to start.
+    /// CPU Manager policy of the kubelet that wrote the checkpoint. A kubelet with a different policy refuses to start.
     pub policy_name: String,
     /// CPUs of the shared pool, on which containers without exclusive CPUs run.
     #[serde(default)]
@@ -22,12 +22,12 @@ pub struct CpuManagerState {
     /// Exclusive CPUs by pod UID and container name.
     #[serde(default, deserialize_with = "null_is_empty")]
     pub entries: BTreeMap<String, BTreeMap<String, CpuSet>>,
-    /// Exclusive CPUs of whole pods by pod UID (feature PodLevelResourceManagers, Kubernetes 1.36).
+    /// Exclusive CPUs that are allocated to whole pods, by pod UID (feature PodLevelResourceManagers, Kubernetes 1.36).
     #[serde(default, deserialize_with = "null_is_empty")]
     pub pod_entries: BTreeMap<String, PodEntry>,
 }
 
-/// Resources that are allocated to a whole pod, and that its containers share.
+/// Resources that are allocated to a whole pod and shared by its containers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodEntry {

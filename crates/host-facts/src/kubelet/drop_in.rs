@@ -1,4 +1,4 @@
-//! File names of Berth's drop-in for the kubelet's configuration, in the folder of `--config-dir`.
+//! File names of Berth's drop-in in the kubelet's drop-in folder (`--config-dir`).
 
 /// Name of the active drop-in. The kubelet reads the files `*.conf` in the order of their names.
 pub const ACTIVE_FILE_NAME: &str = "99-berth.conf";

@@ -17,26 +17,27 @@ pub struct KubeletFacts {
     pub pid: Option<u32>,
     /// True if a kubelet runs, as a separate process or as a part of another program.
     pub is_running: bool,
-    /// The configuration that the next start would read; `None` if there is no kubelet, or if a part of the
+    /// The configuration with which the kubelet would start next; `None` if there is no kubelet, or if a part of the
     /// configuration cannot be read.
     pub config: Option<KubeletConfig>,
     /// The configuration with which the running kubelet was started.
     pub running_config: RunningConfig,
-    /// Start of the running kubelet, if its time is known.
+    /// Identifies the start of the running kubelet; `None` if the time of the start is unknown.
     pub start_id: Option<StartId>,
-    /// True if the kubelet has run long enough to have admitted the pods of its first list. False if the time of its
-    /// start is unknown.
+    /// True if the kubelet has run for so long that it has admitted all pods of its first list. False if the time of
+    /// its start is unknown.
     pub has_admitted_first_pods: bool,
-    /// The kubelet's command line without the program. If the kubelet is stopped, the command line that was last
-    /// observed.
+    /// Arguments of the kubelet's command line, without the program. If the kubelet is stopped, the arguments that were
+    /// last observed.
     pub arguments: Vec<String>,
-    /// The configuration that the next start would read without Berth's drop-in; `None` if the drop-in is not active.
+    /// The configuration with which the kubelet would start next if Berth's drop-in were removed; `None` if the drop-in
+    /// is not active.
     pub config_without_drop_in: Option<KubeletConfig>,
     /// Reason why `config` is `None`.
     pub config_error: Option<(UnknownReason, String)>,
-    /// Name of the Node, if the command line sets it (`--hostname-override`).
+    /// Name of the Node if the kubelet's command line sets it (`--hostname-override`).
     pub node_name: Option<String>,
-    /// Files and flags from which the configuration was read, lowest priority first.
+    /// Files and flags from which `config` was read, lowest priority first.
     pub sources: Vec<String>,
     /// Root folder of the kubelet (`--root-dir`, by default `/var/lib/kubelet`).
     pub root_dir: String,
@@ -44,11 +45,12 @@ pub struct KubeletFacts {
     pub systemd_unit: String,
     /// Absolute path of the drop-in folder (`--config-dir`).
     pub config_dir: Option<String>,
-    /// Names of the fields that the kubelet's command line sets, and which no file can change.
+    /// Names of the configuration fields that the kubelet's command line sets, so that no configuration file can change
+    /// them.
     pub fields_set_by_flags: Vec<&'static str>,
-    /// Text of Berth's active drop-in, which the kubelet reads when it starts.
+    /// Content of Berth's active drop-in, which the kubelet reads when it starts.
     pub active_drop_in: Option<String>,
-    /// Text of Berth's staged drop-in.
+    /// Content of Berth's staged drop-in, which the kubelet does not read.
     pub staged_drop_in: Option<String>,
     /// Checkpoint of the CPU Manager (`cpu_manager_state`).
     pub cpu_state: Option<CpuManagerState>,
@@ -59,8 +61,8 @@ pub struct KubeletFacts {
 }
 
 impl KubeletFacts {
-    /// Returns the configuration by which the kubelet admits pods: that of the running kubelet, or that of the next
-    /// start if no kubelet runs. Returns `None` if it is unknown.
+    /// Returns the configuration that determines how the kubelet admits pods: the configuration of the running kubelet
+    /// or, if no kubelet runs, the configuration of its next start. Returns `None` if this configuration is unknown.
     #[must_use]
     pub fn effective_config(&self) -> Option<&KubeletConfig> {
         match &self.running_config {
@@ -70,8 +72,8 @@ impl KubeletFacts {
         }
     }
 
-    /// Returns the names of the fields whose values in the files differ from those that the running kubelet has read.
-    /// The values in the files take effect when the kubelet is restarted.
+    /// Returns the names of the fields whose values in the configuration files differ from the values that the running
+    /// kubelet has read. The new values take effect when the kubelet is restarted.
     #[must_use]
     pub fn fields_pending_restart(&self) -> Vec<&'static str> {
         let (RunningConfig::Known(current), Some(next)) = (&self.running_config, &self.config)
@@ -84,8 +86,8 @@ impl KubeletFacts {
             .collect()
     }
 
-    /// Returns the record that the agent writes about the running kubelet; `None` if its start or configuration is
-    /// unknown.
+    /// Returns the record that the agent writes about the running kubelet; `None` if the kubelet's start or
+    /// configuration is unknown.
     #[must_use]
     pub fn start_record(&self) -> Option<StartRecord> {
         let RunningConfig::Known(configuration) = &self.running_config else { return None };

@@ -7,19 +7,19 @@ use std::collections::BTreeMap;
 pub struct Flags(BTreeMap<String, Vec<String>>);
 
 impl Flags {
-    /// Returns the last value of a flag. If a flag is not a list, the last value is effective.
+    /// Returns the last value of a flag. It is the effective value, unless the flag is a list or a map.
     #[must_use]
     pub fn last_value(&self, name: &str) -> Option<&str> {
         self.0.get(name)?.last().map(String::as_str)
     }
 
-    /// Returns all values of a flag that may be repeated.
+    /// Returns all values of a flag, in the order of the command line.
     #[must_use]
     pub fn all_values(&self, name: &str) -> &[String] {
         self.0.get(name).map_or(&[], Vec::as_slice)
     }
 
-    /// Adds flags that come later on the command line.
+    /// Adds the flags `later`, which come after these flags on the command line.
     pub fn extend(&mut self, later: Self) {
         for (name, values) in later.0 {
             self.0.entry(name).or_default().extend(values);
@@ -53,8 +53,8 @@ impl Flags {
     }
 }
 
-/// Parses the flags in `/proc/<pid>/cmdline`, where each word ends with NUL and the first word is the program. Both
-/// `--name=value` and `--name value` are accepted; a flag without a value has the value `true`.
+/// Parses the flags in `/proc/<pid>/cmdline`, where each word ends with a NUL byte and the first word is the program.
+/// Both `--name=value` and `--name value` are accepted. A flag without a value has the value `true`.
 #[must_use]
 pub fn parse_cmdline(cmdline: &[u8]) -> Flags {
     Flags::from_arguments(&parse_arguments(cmdline))
@@ -76,7 +76,7 @@ pub fn parse_environment(text: &str, variable: &str) -> Flags {
     Flags::from_words(value.split_whitespace())
 }
 
-/// Splits a value of a map flag, such as `full-pcpus-only=true`, into name and value.
+/// Splits a value of a map flag, such as `full-pcpus-only=true`, into the key and its value.
 #[must_use]
 pub fn parse_pair(value: &str) -> Option<(&str, &str)> {
     value.split_once('=').map(|(name, value)| (name.trim(), value.trim()))

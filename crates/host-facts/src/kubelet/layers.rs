@@ -1,4 +1,4 @@
-//! Reads the layers of a kubelet's configuration: files and flags.
+//! Reads a kubelet's configuration, which is merged from several layers: files, drop-ins and flags.
 
 use berth_api::infra_node::UnknownReason;
 use serde_json::Value;
@@ -9,7 +9,8 @@ use super::flags::{self, Flags};
 use crate::notes::Notes;
 use crate::root::{ReadError, Root};
 
-/// Paths of the kubelet's configuration file in several distributions. They are tried if the kubelet does not run.
+/// Paths of the kubelet's configuration file in several distributions, which are tried in this order if the kubelet
+/// does not run.
 const DEFAULT_FILES: [&str; 5] = [
     "var/lib/kubelet/config.yaml",
     "etc/kubernetes/kubelet-config.yaml",
@@ -17,27 +18,28 @@ const DEFAULT_FILES: [&str; 5] = [
     "etc/kubernetes/kubelet/config.json",
     "etc/kubernetes/kubelet/kubelet-config.json",
 ];
-/// Environment files and their variables that kubeadm's systemd unit passes to the kubelet as flags, lowest priority
-/// first.
+/// Environment files that kubeadm's systemd unit reads, each with the variable whose value is passed to the kubelet as
+/// flags. Lowest priority first.
 const ENVIRONMENT_FILES: [(&str, &str); 3] = [
     ("var/lib/kubelet/kubeadm-flags.env", "KUBELET_KUBEADM_ARGS"),
     ("etc/default/kubelet", "KUBELET_EXTRA_ARGS"),
     ("etc/sysconfig/kubelet", "KUBELET_EXTRA_ARGS"),
 ];
-/// Maximum depth of folders that are searched below `--config-dir`. The kubelet has no such limit.
+/// Maximum depth of the folders below `--config-dir` that are searched for drop-ins. The kubelet has no such limit.
 const MAX_DEPTH: usize = 8;
 
 /// Reason why the configuration is unknown, as a code and a message.
 type UnknownCause = (UnknownReason, String);
 
-/// All layers of a configuration.
+/// All layers of a kubelet's configuration.
 pub(super) struct Layers {
     merged_files: Value,
     /// The merged files without Berth's drop-in; `None` if the drop-in is not one of the files.
     merged_files_without_drop_in: Option<Value>,
     /// Paths of the files and folders that were read, relative to the root.
     pub(super) read_paths: Vec<String>,
-    /// The flags of the command line, or those in the environment files of the unit.
+    /// The flags of the kubelet's command line or, if the kubelet does not run, those in the environment files of its
+    /// unit.
     pub(super) flags: Flags,
     /// Names of the files and flags that were read, lowest priority first.
     pub(super) sources: Vec<String>,
@@ -52,7 +54,8 @@ pub(super) fn read_arguments(root: &Root, pid: u32) -> Result<Vec<String>, Unkno
     Ok(flags::parse_arguments(&cmdline))
 }
 
-/// Reads the layers to which a command line refers. `source` is the file from which the command line was read.
+/// Reads the configuration files to which a kubelet's command line refers. `source` is the file from which the command
+/// line was read.
 pub(super) fn read_from_arguments(
     root: &Root,
     arguments: &[String],
