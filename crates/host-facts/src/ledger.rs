@@ -1,9 +1,9 @@
 //! The rollback ledger: the original values of the settings that Berth has changed.
 //!
-//! The ledger is one file. The agent replaces the whole file before the first change, so that after a crash at any
-//! time the file contains every value that may have been changed. A reboot resets kernel settings and systemd's
-//! runtime properties. Therefore an original value is valid only in its boot, and Berth does not undo settings that
-//! an administrator has made after a reboot.
+//! The ledger is one file. Before the agent changes settings, it replaces the whole file, so that after a crash at any
+//! time the file contains the original value of every setting that may have been changed. A reboot resets kernel
+//! settings and systemd's runtime properties. Therefore an original value is valid only in the boot in which it was
+//! read, and Berth does not undo settings that an administrator has made after a reboot.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,8 @@ use crate::setting::{ParseSettingError, Setting, SettingValue};
 
 /// Path of the ledger's file.
 pub const LEDGER_FILE: &str = "var/lib/berth/found.json";
-/// Path of the record about the kubelet that was observed last. `revert` removes the file.
+/// Path of the [`StartRecord`](crate::kubelet::StartRecord) about the kubelet that the agent observed last. `revert`
+/// removes the file.
 pub const KUBELET_RECORD_FILE: &str = "var/lib/berth/kubelet.json";
 /// The original values, and other facts that Berth must store.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -24,17 +25,19 @@ pub struct Ledger {
     pub entries: BTreeMap<Setting, LedgerEntry>,
     /// Paths of files that Berth has created and that remain after a reboot.
     pub files: BTreeSet<String>,
-    /// Interrupts that the kernel refused to move in this boot: the driver, by interrupt number.
+    /// Interrupts whose affinity the kernel refused to change in this boot: the name of the driver by the interrupt's
+    /// number.
     pub unmovable_irqs: BTreeMap<u32, String>,
     /// Time of the last change of huge pages, in hundredths of a second after the boot.
     pub hugepages_changed_at: Option<u64>,
-    /// Uplinks that were down before Berth set them to up.
+    /// Uplinks that were down before Berth set them up (`ip link set up`).
     pub uplinks_set_up: BTreeSet<LinkName>,
     /// Host networks that Berth has created in this boot, by name.
     pub networks: BTreeMap<String, NetworkRecord>,
     /// The nf_tables table that Berth has created in this boot.
     pub filter: Option<FilterRecord>,
-    /// Entries that this version of Berth does not know. They are saved unchanged, for the version that knows them.
+    /// Entries for settings that this version of Berth does not know. They are saved unchanged, for the version that
+    /// wrote them.
     unknown_entries: BTreeMap<String, LedgerFileEntry>,
 }
 
@@ -43,11 +46,12 @@ pub struct Ledger {
 pub struct LedgerEntry {
     /// Value of the setting before Berth changed it.
     pub original: SettingValue,
-    /// Value that Berth has set and then read from the host. If the host later has another value, this is drift.
+    /// Value that the host had after Berth's change; `None` until the change was made. A later difference from this
+    /// value is drift.
     pub applied: Option<SettingValue>,
 }
 
-/// State of a host network after Berth's last change. A later difference is drift.
+/// State of a host network after Berth's last change. A later difference from this state is drift.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NetworkRecord {
@@ -60,65 +64,68 @@ pub struct NetworkRecord {
     /// bridge, and must not be mistaken for the port of a VM.
     #[serde(default, rename = "joining", skip_serializing_if = "BTreeSet::is_empty")]
     pub joining_uplinks: BTreeSet<LinkName>,
-    /// Tenants of the network, by VLAN id or VNI.
+    /// Names of the network's tenants, by VLAN id or VNI.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub tenants: BTreeMap<u32, String>,
-    /// Settings with which the last trial failed, and the reason why the trial was rolled back.
+    /// Settings of the last trial that failed, formatted as in `settings`, and the reason why the trial was rolled
+    /// back.
     #[serde(default, rename = "trial", skip_serializing_if = "Option::is_none")]
     pub failed_trial: Option<(String, String)>,
 }
 
-/// State of the nf_tables table that drops control frames of guests at the uplinks, after Berth's last change. A
-/// later difference is drift.
+/// The nf_tables table that drops control frames of guests at the uplinks, as it was after Berth's last change. A later
+/// difference from this record is drift.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FilterRecord {
-    /// Version of the rules in the table.
+    /// Version of the table's rules: another value than that of this agent means that the rules must be replaced.
     pub version: u32,
     /// Uplinks to which the table applies.
     pub uplinks: BTreeSet<LinkName>,
-    /// Networks whose guests may not send as DHCP servers and routers.
+    /// Networks in which the table drops the messages of guests that act as DHCP servers or routers.
     #[serde(default, skip_serializing_if = "GuardRecord::is_empty")]
     pub guard: GuardRecord,
 }
 
-/// Networks whose guests may not send as DHCP servers and routers.
+/// Networks in which messages of guests that act as DHCP servers or routers are dropped.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GuardRecord {
-    /// Bridges of single tenants.
+    /// Bridges each of which carries the network of a single tenant.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub bridges: BTreeSet<LinkName>,
-    /// VLANs of shared bridges.
+    /// VLANs of VLAN-aware bridges, which several tenants share: the name of the bridge and the VLAN id.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub vlans: BTreeSet<(LinkName, VlanId)>,
-    /// True if the kernel cannot compare the bridge of a frame (`CONFIG_NFT_BRIDGE_META`), so that none of these networks is
-    /// guarded.
+    /// True if the kernel lacks `CONFIG_NFT_BRIDGE_META`, so that rules cannot match the bridge of a frame and none of
+    /// these networks is guarded.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unsupported: bool,
 }
 
 impl GuardRecord {
-    /// Returns true if the record is the default.
+    /// Returns true if the record has no networks and is not marked as unsupported.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Returns the number of networks whose guests cannot send as servers.
+    /// Returns the number of networks whose guests cannot act as DHCP servers or routers; 0 if the kernel does not
+    /// support the rules.
     #[must_use]
     pub fn network_count(&self) -> usize {
         if self.unsupported { 0 } else { self.bridges.len() + self.vlans.len() }
     }
 
-    /// Returns true if the guests of a network cannot send as servers.
+    /// Returns true if there is a network whose guests cannot act as DHCP servers or routers.
     #[must_use]
     pub fn has_networks(&self) -> bool {
         self.network_count() > 0
     }
 }
 
-/// Format of the file. All values are strings, so that an operator can read the file and restore values manually.
+/// Format of the ledger's file. All values of settings are strings, so that an operator can read the file and restore
+/// values manually.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct LedgerFile {
@@ -157,7 +164,7 @@ pub enum LedgerError {
     /// The text is not a valid ledger.
     #[error("the file is not a rollback ledger: {0}")]
     InvalidSyntax(String),
-    /// The file has this format version, which only later versions of Berth can read.
+    /// The file has a format version that only later versions of Berth can read.
     #[error(
         "the ledger was written by a later version of berth-agent (format {0}); use that version"
     )]

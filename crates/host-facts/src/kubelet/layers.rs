@@ -71,14 +71,14 @@ pub(super) fn read_from_arguments(
     Ok(layers)
 }
 
-/// Reads the layers of a kubelet that does not run, from the usual files.
+/// Reads the configuration of a kubelet that does not run, from [`DEFAULT_FILES`] and [`ENVIRONMENT_FILES`].
 pub(super) fn read_from_default_files(
     root: &Root,
     processes_visible: bool,
 ) -> Result<Layers, UnknownCause> {
     let is_kubelet_config = |path: &&&str| config::is_kubelet_configuration(root, path);
     let Some(file) = DEFAULT_FILES.iter().find(is_kubelet_config) else {
-        // A file that exists but cannot be read makes the configuration unknown; a missing file does not.
+        // Only a file that exists but cannot be read makes the configuration unknown. Missing files are skipped.
         let read_errors = DEFAULT_FILES.iter().filter_map(|path| root.read(path).err());
         let errors =
             read_errors.filter(|error| !error.is_not_found()).map(unknown_cause_of_read_error);
@@ -142,7 +142,7 @@ impl Layers {
 
     fn add_drop_ins(&mut self, root: &Root, folder: &str) -> Result<(), UnknownCause> {
         let folder = folder.trim_end_matches('/');
-        // The folder must be recorded too: if a file is removed, only the folder's change time shows this.
+        // The folder is recorded too: if a drop-in is removed, only the change time of the folder shows this.
         self.read_paths.push(folder.to_owned());
         for file in list_drop_ins(root, folder, MAX_DEPTH)? {
             self.add_file(root, &file)?;
@@ -150,9 +150,9 @@ impl Layers {
         Ok(())
     }
 
-    /// Returns the configuration without Berth's drop-in; `None` if the drop-in is not one of the files.
+    /// Returns the configuration without Berth's drop-in; `None` if the kubelet does not read Berth's drop-in.
     pub(super) fn config_without_drop_in(&self) -> Option<KubeletConfig> {
-        // Problems of the files are already reported for the whole configuration.
+        // These notes are dropped, because [`Self::merged_config`] already reports problems of the files.
         let mut notes = Notes::default();
         let mut config =
             KubeletConfig::from_tree(self.merged_files_without_drop_in.as_ref()?, "", &mut notes);
@@ -171,7 +171,7 @@ impl Layers {
     }
 }
 
-/// Returns the paths of the `*.conf` files below a folder, in the order in which the kubelet walks the folder.
+/// Returns the paths of the `*.conf` files below a folder, in the order in which the kubelet merges these files.
 fn list_drop_ins(root: &Root, folder: &str, depth: usize) -> Result<Vec<String>, UnknownCause> {
     let mut files = Vec::new();
     for name in root.list(folder).map_err(unknown_cause_of_read_error)? {

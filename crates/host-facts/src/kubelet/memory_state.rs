@@ -9,16 +9,16 @@ use serde::{Deserialize, Serialize};
 
 use super::go_json::null_is_empty;
 
-/// The checkpoint of the Memory Manager. Fields of later versions are ignored.
+/// The checkpoint of the Memory Manager. Fields that later versions of Kubernetes add are ignored.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MemoryManagerState {
-    /// Policy of the kubelet that wrote the checkpoint.
+    /// Memory Manager policy of the kubelet that wrote the checkpoint.
     pub policy_name: String,
     /// Data about the NUMA zones, by zone number.
     #[serde(default, deserialize_with = "null_is_empty")]
     pub machine_state: BTreeMap<u32, NodeState>,
-    /// Allocations by pod UID and container name.
+    /// Allocated memory blocks, by pod UID and container name.
     #[serde(default, deserialize_with = "null_is_empty")]
     pub entries: BTreeMap<String, BTreeMap<String, Vec<AllocatedBlock>>>,
 }
@@ -27,13 +27,14 @@ pub struct MemoryManagerState {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeState {
-    /// Number of memory blocks that are allocated on this zone.
+    /// Number of memory blocks that are allocated from this NUMA zone.
     #[serde(default)]
     pub number_of_assignments: u64,
-    /// Amounts by resource name, such as `memory` and `hugepages-2Mi`.
+    /// Amounts of the zone's resources by resource name, such as `memory` and `hugepages-2Mi`.
     #[serde(default, deserialize_with = "null_is_empty")]
     pub memory_map: BTreeMap<String, MemoryTable>,
-    /// Numbers of the zones that form a group with this zone for allocations.
+    /// Numbers of the zones that form a group with this zone: the kubelet allocates memory blocks that span several
+    /// zones from all zones of the group.
     #[serde(default, deserialize_with = "null_is_empty")]
     pub cells: Vec<u32>,
 }
@@ -42,7 +43,7 @@ pub struct NodeState {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MemoryTable {
-    /// Total bytes at the time when the kubelet first started with this policy.
+    /// Bytes of the resource when the kubelet first started with this policy.
     #[serde(default)]
     pub total: u64,
     /// Bytes reserved for the system.
@@ -59,14 +60,14 @@ pub struct MemoryTable {
     pub free: u64,
 }
 
-/// Memory of one resource that is allocated to a container.
+/// Amount of one resource that is allocated to a container.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AllocatedBlock {
-    /// Numbers of the zones on which the memory is allocated.
+    /// Numbers of the zones from which the amount is allocated.
     #[serde(default, deserialize_with = "null_is_empty")]
     pub numa_affinity: Vec<u32>,
-    /// Name of the resource.
+    /// Name of the resource, such as `memory` or `hugepages-2Mi`.
     #[serde(rename = "type")]
     pub resource: String,
     /// Size in bytes.
@@ -74,7 +75,7 @@ pub struct AllocatedBlock {
 }
 
 impl MemoryManagerState {
-    /// Returns all allocations, each with the UID of its pod.
+    /// Returns all allocated memory blocks, each with the UID of its pod.
     pub fn blocks(&self) -> impl Iterator<Item = (&str, &AllocatedBlock)> {
         self.entries.iter().flat_map(|(pod, containers)| {
             containers.values().flatten().map(move |block| (pod.as_str(), block))

@@ -1,8 +1,8 @@
 //! The kubelet: its effective configuration and its allocations.
 //!
-//! The effective configuration has four layers, lowest priority first: the kubelet's defaults, the file of
-//! `--config`, the drop-ins of `--config-dir`, the command line. If a layer cannot be read, the configuration is
-//! unknown, because a guess would make checks fail on healthy hosts.
+//! The effective configuration has four layers, lowest priority first: the kubelet's defaults, the file of `--config`,
+//! the drop-ins of `--config-dir`, the command line. If a layer cannot be read, the configuration counts as unknown:
+//! with assumed values, checks would fail on healthy hosts.
 
 pub mod checkpoints;
 pub mod config;

@@ -14,7 +14,8 @@ use crate::processes::{KUBELET_EMBEDDERS, Processes};
 use crate::root::Root;
 use crate::uptime::read_uptime;
 
-/// Flags of the kubelet and the configuration fields that they set, for the fields on which Berth gives advice.
+/// Flags of the kubelet, each with the configuration field that it sets. Only fields about which Berth gives advice are
+/// listed.
 const FLAGS_AND_FIELDS: [(&str, &str); 6] = [
     ("cpu-manager-policy", "cpuManagerPolicy"),
     ("cpu-manager-policy-options", "cpuManagerPolicyOptions"),
@@ -24,12 +25,12 @@ const FLAGS_AND_FIELDS: [(&str, &str); 6] = [
     ("reserved-memory", "reservedMemory"),
 ];
 
-/// Time after the start of a kubelet within which it admits the pods of its first list. It waits for the API server,
-/// which it reaches within seconds.
+/// Time after its start within which a kubelet has admitted the pods of its first list. The kubelet first waits for the
+/// API server, which takes only seconds.
 const FIRST_ADMISSION_TIME: Duration = Duration::from_secs(60);
 
-/// Finds the kubelet by its process, or else by the usual configuration files, and reads its configuration and
-/// checkpoints.
+/// Finds the kubelet by its process or, if no kubelet runs, by the usual configuration files, and reads its
+/// configuration and checkpoints.
 pub fn observe(
     root: &Root,
     processes: &Processes,
@@ -150,8 +151,8 @@ pub fn observe(
     facts
 }
 
-/// Returns the configuration with which the running kubelet was started: the recorded configuration, if the record is
-/// about this start. Otherwise returns the configuration in the files, if none of the files has changed since the
+/// Returns the configuration with which the running kubelet was started: the recorded configuration if the record is
+/// about this start of the kubelet, or else the configuration in the files if none of the files has changed since the
 /// start.
 fn determine_running_config(
     root: &Root,

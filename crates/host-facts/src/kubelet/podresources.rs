@@ -1,8 +1,8 @@
-//! The kubelet's PodResources API, through which the kubelet lists its allocations over a socket.
+//! The kubelet's PodResources API, a gRPC API on a Unix socket that lists the resources of pods.
 //!
-//! The list identifies pods by name, while the checkpoints identify pods by UID; the names of the pods' log folders
-//! contain both. The kubelet may list pods that ended long ago, and old kubelets list shared CPUs as exclusive CPUs.
-//! Therefore the list is used only together with checkpoints and control groups.
+//! The API identifies pods by name, while the kubelet's checkpoints identify pods by UID; the names of the pods' log
+//! folders contain both. The API may list pods that ended long ago, and old kubelets list shared CPUs as exclusive
+//! CPUs. Therefore its answers are used only together with checkpoints and control groups.
 
 #[expect(missing_docs, clippy::derive_partial_eq_without_eq, reason = "generated")]
 #[rustfmt::skip]
@@ -16,43 +16,43 @@ pub use v1::{
     ContainerDevices, ContainerMemory, ContainerResources, NumaNode, PodResources, TopologyInfo,
 };
 
-/// Path of the API's socket.
+/// Path of the API's Unix socket, relative to the root.
 pub const SOCKET_PATH: &str = "var/lib/kubelet/pod-resources/kubelet.sock";
 
-/// Reason why the list of the kubelet's allocations is not available.
+/// Reason why the PodResources API did not answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PodResourcesError {
     /// The kubelet did not answer within this number of seconds.
     #[error("the kubelet did not answer within {0} s")]
     Timeout(u64),
-    /// The call failed.
+    /// The call failed with this error message.
     #[error("{0}")]
     CallFailed(String),
 }
 
-/// The pods and devices in the kubelet's answers.
+/// The pods, CPUs and devices in the answers of the PodResources API.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct PodResourcesList {
     /// Pods with the resources of their containers.
     pub pods: Vec<PodResources>,
-    /// CPUs that can be allocated exclusively; `None` from kubelets before 1.23.
+    /// CPUs that the kubelet can allocate exclusively; `None` with kubelets before 1.23, which lack this call.
     pub allocatable_cpus: Option<CpuSet>,
-    /// Healthy devices; `None` from kubelets before 1.23.
+    /// Numbers of healthy devices; `None` with kubelets before 1.23, which lack this call.
     pub devices: Option<DeviceCounts>,
 }
 
-/// Healthy devices of device plugins, allocated or not.
+/// Numbers of healthy devices of device plugins. Allocated devices are included.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DeviceCounts {
-    /// Number of devices by resource and zone; the zone of devices without a zone is `None`.
+    /// Number of devices by resource name and NUMA zone. The zone is `None` for devices without a zone.
     pub by_zone: BTreeMap<(String, Option<u32>), u32>,
-    /// Names of the resources that have a device with several zones. These resources are not in `by_zone`, because
-    /// the kubelet lists such a device for each of its zones.
+    /// Names of the resources that have a device with several zones. These resources are omitted from `by_zone`,
+    /// because the kubelet lists such a device once for each of its zones.
     pub multi_zone_resources: BTreeSet<String>,
 }
 
 impl DeviceCounts {
-    /// Counts the devices in the kubelet's list. Depending on its version, the kubelet writes one entry for each
+    /// Counts the devices in the answer of the API. Depending on its version, the kubelet writes an entry for each
     /// device, or combines several devices in one entry.
     #[must_use]
     pub fn count_devices(listed: &[ContainerDevices]) -> Self {

@@ -14,12 +14,12 @@ pub(super) enum KubeletProcess {
     None,
     /// Id of the process of the host's kubelet.
     Single(u32),
-    /// Ids of several processes that may be the host's kubelet.
+    /// Ids of several processes, each of which may be the host's kubelet.
     Multiple(Vec<u32>),
 }
 
-/// Searches for the process of the host's kubelet. If there are several candidates, the only candidate that runs in a
-/// systemd service is selected.
+/// Searches for the process of the host's kubelet. If several processes may be the kubelet, selects the process that
+/// runs in a systemd service, if there is exactly one.
 pub(super) fn find_kubelet(root: &Root, processes: &Processes) -> KubeletProcess {
     let kubelets = processes.entries.iter().filter(|process| process.name == KUBELET_PROCESS_NAME);
     let mut pids: Vec<u32> = kubelets.map(|process| process.pid).collect();
@@ -37,7 +37,8 @@ pub(super) fn find_kubelet(root: &Root, processes: &Processes) -> KubeletProcess
     }
 }
 
-/// Returns the systemd unit of a process: the last component of its control group's path that is the name of a service.
+/// Returns the systemd unit of a process: in the path of the process's control group, the last component that ends with
+/// `.service`.
 pub(super) fn read_systemd_unit(root: &Root, pid: u32) -> Option<String> {
     let groups = root.read(&format!("proc/{pid}/cgroup")).ok()?;
     let service =

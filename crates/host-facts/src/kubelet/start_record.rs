@@ -19,23 +19,23 @@ use crate::uptime::read_uptime;
 /// The configuration with which the running kubelet was started, if it is known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum RunningConfig {
-    /// No kubelet runs.
+    /// No kubelet runs on the host.
     #[default]
     NotRunning,
     /// The kubelet was started with this configuration.
     Known(Box<KubeletConfig>),
-    /// The kubelet runs, but its configuration is unknown for this reason.
+    /// The kubelet runs, but its configuration is unknown. The text is the reason.
     Unknown(String),
 }
 
-/// Identifies one start of a kubelet.
+/// Identifies one start of a kubelet's process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StartId {
     /// Boot id of the host.
     #[serde(rename = "bootID")]
     pub boot_id: String,
-    /// Time from the boot to the start of the process, in hundredths of a second.
+    /// Time from the host's boot to the start of the kubelet's process, in hundredths of a second.
     pub after_boot: u64,
 }
 
@@ -85,12 +85,12 @@ pub(super) fn process_start_time(root: &Root, pid: u32) -> Option<u64> {
     after_name.split_whitespace().nth(19)?.parse().ok()
 }
 
-/// Returns the reason why the process may have read earlier versions of the files: a file has changed since the process
-/// started, or the times cannot be compared. Returns `None` if no file has changed.
+/// Returns the reason why the running process may have read an earlier version of a file: a file has changed since the
+/// process started, or the times cannot be compared. Returns `None` if no file has changed.
 ///
-/// The times are accurate to a few hundredths of a second. This is sufficient, because a process has not read any file
-/// yet within this time after its start. `btime` of `/proc/stat` cannot be used on a running machine: it is truncated
-/// to seconds, and kubeadm starts the kubelet in the same second in which it writes the file.
+/// The times are accurate to a few hundredths of a second. This is sufficient, because a process reads its first file
+/// later than that after its start. `btime` of `/proc/stat` cannot be used on a running machine: it is truncated to
+/// seconds, and kubeadm starts the kubelet in the same second in which it writes the configuration file.
 pub(super) fn find_change_after_start(
     root: &Root,
     files: &[String],
@@ -105,12 +105,12 @@ pub(super) fn find_change_after_start(
     Some(format!("/{} was changed after the kubelet started", file.trim_start_matches('/')))
 }
 
-/// Converts clock ticks, of which Linux reports 100 per second on all architectures.
+/// Converts clock ticks to a duration. Linux reports 100 ticks per second on all architectures.
 pub(super) const fn ticks_to_duration(ticks: u64) -> Duration {
     Duration::from_millis(ticks.saturating_mul(10))
 }
 
-/// Returns the time of the host's boot, as the duration since 1970.
+/// Returns the time of the host's boot, as the duration since 1970-01-01 (UTC).
 fn read_boot_time(root: &Root) -> Option<Duration> {
     if !root.is_live() {
         let text = root.read("proc/stat").ok()?;

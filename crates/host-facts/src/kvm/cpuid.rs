@@ -1,8 +1,9 @@
-//! CPUID: features of the processor, independent of the kernel.
+//! CPUID instruction: features of the processor, read without the kernel.
 
 use berth_api::infra_node::Hypervisor;
 
-/// Returns true if CPUID reports VMX (leaf 1, ECX bit 5) or SVM (leaf 0x8000_0001, ECX bit 2).
+/// Returns true if CPUID reports VMX (leaf 1, ECX bit 5) or SVM (leaf 0x8000_0001, ECX bit 2), the virtualisation of
+/// Intel and AMD.
 #[cfg(target_arch = "x86_64")]
 #[must_use]
 pub fn supports_virtualization() -> Option<bool> {

@@ -12,39 +12,40 @@ use nix::errno::Errno;
 pub enum KvmDevice {
     /// The device was opened.
     Opened(ProbeResult),
-    /// The device node does not exist, or the kernel has no device for it.
+    /// The device node does not exist, or the kernel has no driver for it (ENOENT, ENXIO, ENODEV).
     Absent,
     /// EACCES: file permissions forbid opening the device.
     NoPermission,
     /// EPERM: a device cgroup forbids opening the device, as in a container without the device.
     DeniedByCgroup,
-    /// Opening failed with another errno.
+    /// Opening the device failed with another error, whose text is given.
     OpenFailed(String),
 }
 
-/// Version and limits that the opened device reports, and the result of the test.
+/// Version and limits that the opened device reports, and the result of the creation of a test VM.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ProbeResult {
-    /// Version of the API (`KVM_GET_API_VERSION`).
+    /// Version of the KVM API (`KVM_GET_API_VERSION`).
     pub api_version: Option<u32>,
     /// Maximum number of virtual CPUs of a VM (`KVM_CAP_MAX_VCPUS`).
     pub max_vcpus: Option<u32>,
     /// Recommended number of virtual CPUs of a VM (`KVM_CAP_NR_VCPUS`).
     pub recommended_vcpus: Option<u32>,
-    /// Limit for the ids of virtual CPUs (`KVM_CAP_MAX_VCPU_ID`).
+    /// Limit for the ids of virtual CPUs of a VM (`KVM_CAP_MAX_VCPU_ID`).
     pub max_vcpu_id: Option<u32>,
     /// Maximum number of memory slots of a VM (`KVM_CAP_NR_MEMSLOTS`).
     pub memory_slots: Option<u32>,
-    /// Error of the kernel when the VM was created; `None` if the VM was created.
+    /// Error of the kernel when the test VM was created; `None` if the creation succeeded.
     pub test_failure: Option<String>,
 }
 
-/// Version of the API (`KVM_GET_API_VERSION`) in all released kernels.
+/// Version of the KVM API (`KVM_GET_API_VERSION`) in all released kernels.
 const API_VERSION: i32 = 12;
-/// Maximum number of attempts to create a VM. KVM_CREATE_VM fails with EINTR if a signal arrives; QEMU also retries.
+/// Maximum number of attempts to create the test VM. KVM_CREATE_VM fails with EINTR if a signal arrives, and QEMU also
+/// retries the call then.
 const MAX_CREATE_ATTEMPTS: usize = 10;
 
-/// Opens `/dev/kvm`, reads its limits, creates a VM and closes the VM.
+/// Opens `/dev/kvm`, reads its limits, and creates a test VM, which is closed again.
 #[must_use]
 pub fn probe_device() -> KvmDevice {
     let path = CString::from(c"/dev/kvm");
@@ -90,11 +91,11 @@ fn create_test_vm(kvm: &Kvm) -> Option<String> {
     Some(format!("KVM_CREATE_VM: {}", errno.desc()))
 }
 
-/// Returns true if the firmware has disabled virtualisation and locked this setting. Reading the registers requires
-/// root and the module `msr`.
+/// Returns true if the firmware has disabled virtualisation and locked this setting; `None` if this is unknown. Reading
+/// the model-specific registers requires root and the module `msr`.
 ///
-/// Intel SDM vol. 3, IA32_FEATURE_CONTROL: bit 0 locks the register, bit 2 allows VMX outside SMX.
-/// AMD APM vol. 2, VM_CR: bit 4 (SVMDIS) disables SVM.
+/// Intel SDM vol. 3, IA32_FEATURE_CONTROL: bit 0 locks the register, bit 2 allows VMX outside SMX. AMD APM vol. 2,
+/// VM_CR: bit 4 (SVMDIS) disables SVM.
 #[must_use]
 pub fn is_locked_by_firmware(module: Option<&str>) -> Option<bool> {
     let registers = File::open("/dev/cpu/0/msr").ok()?;

@@ -38,8 +38,8 @@ fn read_evidence(root: &Root, cpuinfo: &CpuInfo) -> KvmEvidence {
         _ if x86 => Some("kvm_intel"),
         _ => None,
     };
-    // A module that is being loaded already has a folder, but has not checked the CPU yet; its file `initstate` shows
-    // this. A built-in module does not have this file.
+    // A module that is still being loaded already has a folder, but has not checked the CPU yet. Its file `initstate`
+    // then is not `live`. A built-in module does not have this file.
     let is_loaded = |module| {
         let state = root.read(&format!("{MODULE_FOLDER}/{module}/initstate"));
         root.exists(&format!("{MODULE_FOLDER}/{module}"))
@@ -48,7 +48,7 @@ fn read_evidence(root: &Root, cpuinfo: &CpuInfo) -> KvmEvidence {
     let live = root.is_live();
     let device_registered = root.exists("sys/devices/virtual/misc/kvm");
     let probe = || match device::probe_device() {
-        // The host has the device, but the agent's container does not.
+        // The host has `/dev/kvm`, but the agent's container does not.
         KvmDevice::Absent if device_registered && root.is_from_container() => {
             KvmDevice::DeniedByCgroup
         }
@@ -97,7 +97,8 @@ fn read_limits(evidence: &KvmEvidence, kvm: &mut Kvm, notes: &mut Notes) {
     }
 }
 
-/// Reads the parameters of the CPU vendor's module. They exist only while the module is loaded.
+/// Reads the parameters of the KVM module for the CPU's vendor. The files of the parameters exist only while the module
+/// is loaded.
 fn read_parameters(root: &Root, evidence: &KvmEvidence, kvm: &mut Kvm, notes: &mut Notes) {
     let loaded = evidence.module.filter(|_| evidence.is_module_loaded == Some(true));
     let parameter = |names: [&str; 2]| {
@@ -130,9 +131,10 @@ fn read_parameters(root: &Root, evidence: &KvmEvidence, kvm: &mut Kvm, notes: &m
     }
 }
 
-/// Returns the kinds of confidential VMs that the host supports. For SEV, the module's parameter is not sufficient:
-/// it is `Y` even if the firmware then refuses, so the device of the security processor is also required. For TDX,
-/// the module sets the parameter only after its initialisation succeeded.
+/// Returns the kinds of confidential VMs that the host supports. For SEV, the module's parameter is not sufficient: it
+/// is `Y` even if the firmware refuses SEV later, so the device of AMD's security processor (`/dev/sev`) is also
+/// required. For TDX, the parameter is sufficient, because the module sets it only after the initialisation of TDX
+/// succeeded.
 fn read_confidential_kinds(
     root: &Root,
     evidence: &KvmEvidence,
@@ -169,8 +171,8 @@ fn read_confidential_kinds(
     Some(kinds)
 }
 
-/// Checks which device nodes of the kernel's modules for VMs exist, such as vhost-net. The nodes are not opened,
-/// because this would load the module, and a report must not change the host.
+/// Checks whether the device nodes of the kernel modules that help VMs exist, such as vhost-net. The nodes are not
+/// opened, because this would load the module, and an observation must not change the host.
 fn read_helper_devices(root: &Root, kvm: &mut Kvm, notes: &mut Notes) {
     let mut device_exists = |field: &str, node: &str, name: &str| match has_device(root, node, name)
     {
@@ -185,12 +187,12 @@ fn read_helper_devices(root: &Root, kvm: &mut Kvm, notes: &mut Notes) {
     kvm.tun = device_exists("tun", "net/tun", "tun");
 }
 
-/// Returns true if the host has a device: its device node exists, or the kernel has registered it. A missing node
-/// proves nothing in a container, which sees few nodes, and in a capture, which often has no nodes.
+/// Returns true if the host has a device: its device node exists, or the kernel has registered the device. A missing
+/// node is no evidence in a container, which sees few nodes, and in a capture, which often has no nodes.
 fn has_device(root: &Root, node: &str, name: &str) -> Result<bool, (UnknownReason, String)> {
     let registered = root.exists(&format!("sys/devices/virtual/misc/{name}"));
-    // A container may not see the host's device nodes. On the host, udev creates a node for each device that the
-    // kernel has registered.
+    // A container may not see the host's device nodes. On the host itself, udev has created a node for each device that
+    // the kernel has registered.
     if root.exists(&format!("dev/{node}")) || (registered && root.is_from_container()) {
         Ok(true)
     } else if registered {

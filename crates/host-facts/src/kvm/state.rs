@@ -1,4 +1,5 @@
-//! Determines the state of KVM from the evidence. The functions are pure, so that a table can test every case.
+//! Determines the state of KVM from the evidence. The functions have no side effects, so that a test can check a table
+//! of all cases.
 
 use berth_api::infra_node::{KvmState, UnknownReason};
 
@@ -23,12 +24,12 @@ pub(super) fn determine_state(evidence: &KvmEvidence) -> Result<KvmState, (Unkno
     }
 }
 
-/// Determines the state of a host without KVM's device. The cause is the processor, the firmware or the module. Kernels
-/// since 5.6 (Intel) and 6.6 (AMD) hide the CPU flag if the firmware has disabled virtualisation. Therefore a missing
-/// flag does not show whether the CPU lacks virtualisation or the firmware has disabled it. CPUID shows this.
+/// Determines the state of a host without the device `/dev/kvm`. The cause is the processor, the firmware or the KVM
+/// module. If the firmware has disabled virtualisation, kernels since 5.6 (Intel) and 6.6 (AMD) hide the CPU flag.
+/// Therefore only CPUID, and not the missing flag, shows whether the CPU supports virtualisation.
 fn state_without_device(evidence: &KvmEvidence) -> Result<KvmState, (UnknownReason, String)> {
     let captured_tree = |message: &str| Err((UnknownReason::CapturedTree, message.to_owned()));
-    // A device that the kernel has registered exists, even without CPU flags (paravirtual KVM needs no flags).
+    // If the kernel has registered the device, KVM works even without CPU flags: paravirtual KVM needs no flags.
     if evidence.is_device_registered {
         if evidence.device.is_none() {
             return captured_tree(
@@ -59,8 +60,8 @@ fn state_without_device(evidence: &KvmEvidence) -> Result<KvmState, (UnknownReas
     }
     match (evidence.is_module_loaded, evidence.device.is_some()) {
         (Some(false), _) => Ok(KvmState::ModuleNotLoaded),
-        // The module is loaded or built in, but has registered no device, because its own check of the firmware
-        // failed.
+        // The module is loaded or built in, but has not registered the device, because the module itself checks the
+        // firmware.
         (Some(true), true) => Ok(KvmState::DisabledInFirmware),
         (None, true) => {
             let message =
@@ -73,7 +74,7 @@ fn state_without_device(evidence: &KvmEvidence) -> Result<KvmState, (UnknownReas
     }
 }
 
-/// Returns true if VMs can run with KVM in this state; false if the state is unknown.
+/// Returns true if VMs can run with KVM in this state. Returns false for `None`, which means that the state is unknown.
 #[must_use]
 pub const fn is_ready(state: Option<KvmState>) -> bool {
     matches!(state, Some(KvmState::Ready))
@@ -84,8 +85,8 @@ mod tests {
     use super::super::device::ProbeResult;
     use super::*;
 
-    /// Returns the evidence of a running host that has the CPU flag, and on which the loaded module has registered
-    /// its device.
+    /// Returns the evidence of a running host on which the CPU flag exists, the module is loaded, and the kernel has
+    /// registered the device `kvm`.
     fn working_evidence(device: Option<KvmDevice>) -> KvmEvidence {
         KvmEvidence {
             device,
