@@ -33,7 +33,7 @@ pub fn observe(
     let nonzero_count =
         |n: usize| (topology.are_core_ids_known && n > 0).then(|| saturating_u32(n));
     let no_topology =
-        "neither /sys/devices/system/cpu/cpu*/topology nor /proc/cpuinfo contains this value";
+        "neither /sys/devices/system/cpu/cpu*/topology nor /proc/cpuinfo shows this number";
     let sockets = note_missing("sockets", nonzero_count(topology.socket_count()), no_topology);
     let cores = note_missing("cores", nonzero_count(topology.core_count()), no_topology);
     let threads_per_core =

@@ -174,7 +174,7 @@ pub enum LedgerError {
     InvalidValue {
         /// Name of the setting.
         entry: String,
-        /// Problem with the value.
+        /// Reason why the value is invalid.
         problem: ParseSettingError,
     },
 }
@@ -182,9 +182,8 @@ pub enum LedgerError {
 impl Ledger {
     /// Reads the ledger from its file. If the file does not exist, the ledger is empty.
     ///
-    /// # Errors
-    /// Returns an error if the file exists but cannot be read. In this case, nothing may be changed, because original
-    /// values would be lost.
+    /// # Errors Returns an error if the file exists but cannot be read. The caller must then change no settings,
+    /// because their original values would be lost.
     pub fn read(root: &Root, boot_id: Option<&str>) -> Result<Self, ReadError> {
         let text = match root.read_large(LEDGER_FILE) {
             Err(error) if error.is_not_found() => return Ok(Self::default()),
@@ -196,10 +195,10 @@ impl Ledger {
         })
     }
 
-    /// Parses the content of the file. `boot_id` is the id of the current boot.
+    /// Parses the content of the ledger's file. If `boot_id`, the id of the current boot, differs from the boot id in
+    /// the file, only the paths of created files are returned.
     ///
-    /// # Errors
-    /// Returns an error if the text is not a valid ledger.
+    /// # Errors Returns an error if the text is not a valid ledger.
     pub fn parse(text: &str, boot_id: Option<&str>) -> Result<Self, LedgerError> {
         let document: LedgerFile = serde_json::from_str(text)
             .map_err(|error| LedgerError::InvalidSyntax(error.to_string()))?;
@@ -258,7 +257,7 @@ impl Ledger {
         serde_json::to_string_pretty(&document).unwrap_or_default() + "\n"
     }
 
-    /// Records the original value of a setting, unless the ledger already has one.
+    /// Records the original value of a setting, unless the ledger already has an entry for this setting.
     pub fn record_original_value(&mut self, setting: Setting, value: SettingValue) {
         self.entries.entry(setting).or_insert(LedgerEntry { original: value, applied: None });
     }

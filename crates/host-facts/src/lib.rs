@@ -1,11 +1,11 @@
 //! Facts about a bare-metal host, which are read from its files and its kernel.
 //!
 //! [`root`] opens the host's files, and [`observe`](mod@observe) reads them into [`HostFacts`] and [`notes`]. Each
-//! module reads one kind of fact; the module that reports or checks this kind has the same name. Facts that only a
-//! running machine has (ioctls, CPUID, netlink, O_DIRECT) are read only if the root is live; otherwise they are
-//! unknown, and the reason is noted.
+//! module reads one kind of fact; the module of the agent that reports or checks this kind has the same name. Facts
+//! that only a running machine has (ioctls, CPUID, netlink, O_DIRECT) are read only if the root is live; otherwise they
+//! are unknown, and the reason is noted.
 //!
-//! This crate does not write files of the host and sends no netlink changes; the functions that do are in the agent.
+//! This crate neither writes files of the host nor changes anything through netlink; the agent does both.
 
 pub mod cgroup;
 pub mod cpu;

@@ -33,8 +33,7 @@ pub struct NodeState {
     /// Amounts of the zone's resources by resource name, such as `memory` and `hugepages-2Mi`.
     #[serde(default, deserialize_with = "null_is_empty")]
     pub memory_map: BTreeMap<String, MemoryTable>,
-    /// Numbers of the zones that form a group with this zone: the kubelet allocates memory blocks that span several
-    /// zones from all zones of the group.
+    /// Numbers of the zones that the kubelet combines with this zone for allocations that do not fit in one zone.
     #[serde(default, deserialize_with = "null_is_empty")]
     pub cells: Vec<u32>,
 }

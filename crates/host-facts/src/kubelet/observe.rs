@@ -53,7 +53,7 @@ pub fn observe(
     let layers = match (process, embedded) {
         (KubeletProcess::None, Some(name)) => Err((
             UnknownReason::NotFound,
-            format!("{name} embeds the kubelet, whose flags are not visible in /proc"),
+            format!("the kubelet runs inside {name}, so its flags are not visible in /proc"),
         )),
         (KubeletProcess::Single(pid), _) => {
             facts.pid = Some(pid);

@@ -118,7 +118,7 @@ fn read_parameters(root: &Root, evidence: &KvmEvidence, kvm: &mut Kvm, notes: &m
         if value.is_none() {
             let message = match loaded {
                 Some(module) => {
-                    format!("/{MODULE_FOLDER}/{module}/parameters does not contain the parameter")
+                    format!("/{MODULE_FOLDER}/{module}/parameters has no parameter for this field")
                 }
                 None => "no KVM module of this CPU's vendor is loaded".to_owned(),
             };

@@ -33,7 +33,7 @@ fn state_without_device(evidence: &KvmEvidence) -> Result<KvmState, (UnknownReas
     if evidence.is_device_registered {
         if evidence.device.is_none() {
             return captured_tree(
-                "KVM is registered, but a test VM can be created only on a running host",
+                "the kernel has registered KVM, but a test VM can be created only on a running host",
             );
         }
         let message =

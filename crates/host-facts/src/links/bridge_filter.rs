@@ -1,12 +1,11 @@
-//! State of the nf_tables table that drops guests' control frames at the uplinks.
+//! State of Berth's nf_tables table, which drops guests' control frames at the uplinks.
 
 use crate::nftables::Table;
 
 /// State of Berth's nf_tables table in the kernel.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum BridgeFilter {
-    /// The state is unknown, because a captured tree does not contain the table, or because only root can read the
-    /// table.
+    /// The state is unknown, because a captured tree has no nf_tables tables, or because the process is not root.
     #[default]
     Unknown,
     /// The table does not exist.

@@ -1,4 +1,5 @@
-//! Properties of bridges, ports, tunnels and IP that another program may set differently from Berth.
+//! Properties of bridges, bridge ports, tunnels and IP settings that another program may set to other values than
+//! Berth.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -8,11 +9,12 @@ use berth_api::{VlanId, VlanSet};
 /// Options of a bridge (`Documentation/networking/bridge.rst`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct BridgeOptions {
-    /// VLAN to which a new port is added untagged; 0 means that a new port is in no VLAN.
+    /// VLAN to which the bridge adds a new port untagged; 0 means that a new port is in no VLAN.
     pub default_pvid: Option<u16>,
     /// True if the spanning tree protocol is on.
     pub is_stp_enabled: Option<bool>,
-    /// Time after which a new port forwards frames, in hundredths of a second.
+    /// Time for which the spanning tree protocol delays the forwarding of frames at a new port, in hundredths of a
+    /// second.
     pub forward_delay: Option<u32>,
     /// True if IGMP and MLD snooping are on.
     pub is_mcast_snooping_enabled: Option<bool>,
@@ -23,9 +25,9 @@ pub struct BridgeOptions {
 pub struct PortVlans {
     /// All VLANs of the port.
     pub all: VlanSet,
-    /// VLANs whose frames leave the port untagged.
+    /// VLANs whose frames leave the bridge through the port without a tag.
     pub untagged: VlanSet,
-    /// VLAN to which untagged frames that arrive at the port are assigned.
+    /// VLAN to which the bridge assigns untagged frames that arrive at the port.
     pub pvid: Option<VlanId>,
 }
 
@@ -38,25 +40,27 @@ pub struct VxlanTunnel {
     pub port: Option<u16>,
     /// IP address of this host's end of the tunnel.
     pub local_address: Option<IpAddr>,
-    /// Flood list: the addresses to which BUM traffic is sent (the entries of `bridge fdb` with address 0).
+    /// Flood list: the addresses of other hosts to which BUM traffic is sent (the entries of `bridge fdb` with the
+    /// Ethernet address 0).
     pub peers: BTreeSet<IpAddr>,
 }
 
-/// IP options of a link. An option is `None` if the kernel does not report it or does not have the protocol.
+/// IP options of a link. An option is `None` if the kernel does not report the option or lacks the protocol.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct IpOptions {
     /// True if the kernel generates IPv6 addresses for the link (`addrgenmode` other than `none`).
     pub generates_ipv6_addresses: Option<bool>,
     /// True if IPv6 is disabled on the link (`disable_ipv6`).
     pub is_ipv6_disabled: Option<bool>,
-    /// Value of `arp_ignore`. With 8, the kernel does not answer ARP requests for any address.
+    /// Value of `arp_ignore`. With 8, the kernel answers no ARP requests on the link.
     pub arp_ignore: Option<i32>,
-    /// Value of `rp_filter`. With 1, the kernel drops packets whose answers would not leave through this link.
+    /// Value of `rp_filter`. With 1, the kernel drops a packet that arrives on the link if the route to the packet's
+    /// source uses another link.
     pub rp_filter: Option<i32>,
 }
 
 impl IpOptions {
-    /// The options of a link for which no option is known.
+    /// The options of a link if all of them are unknown.
     pub const UNKNOWN: Self = Self {
         generates_ipv6_addresses: None,
         is_ipv6_disabled: None,

@@ -1,4 +1,4 @@
-//! Settings and other programs that affect the host's links.
+//! Settings and other programs that affect the host's links and that Berth does not change.
 
 use std::collections::BTreeMap;
 
@@ -12,10 +12,10 @@ use crate::root::Root;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ConflictingSettings {
     /// True if `net.bridge.bridge-nf-call-iptables` is on: bridged IPv4 frames then pass through the host's iptables
-    /// rules, so that a FORWARD policy of DROP drops the traffic of VMs. The value 0 in a single bridge does not
-    /// override this setting.
+    /// rules, so that a FORWARD policy of DROP drops the traffic of VMs. A bridge's own option with the value 0 does
+    /// not override this setting.
     pub does_bridge_call_iptables: Option<bool>,
-    /// Links that another program manages, and this program.
+    /// Uplinks and links of Berth that another program manages, each with that program.
     pub managers: BTreeMap<LinkName, LinkManager>,
 }
 
@@ -66,15 +66,16 @@ pub(super) fn observe(root: &Root, links: &[Link]) -> ConflictingSettings {
     ConflictingSettings { does_bridge_call_iptables: bridge_calls_iptables, managers }
 }
 
-/// Returns true if systemd-networkd manages the link with this file: `ADMIN_STATE=` has a value such as `configured`.
-/// For links that match no `.network` file, the value is `unmanaged`.
+/// Returns true if `text`, the content of systemd-networkd's file about a link, shows that systemd-networkd manages the
+/// link: `ADMIN_STATE=` has a value such as `configured`. For links that match no `.network` file, the value is
+/// `unmanaged`.
 pub fn is_managed_by_networkd(text: &str) -> bool {
     let state = text.lines().find_map(|line| line.strip_prefix("ADMIN_STATE="));
     state.is_some_and(|state| !matches!(state, "unmanaged" | "linger"))
 }
 
-/// Returns true if NetworkManager manages the link with this file: it has `managed=true` and an active profile. A
-/// link that another program has created has no profile.
+/// Returns true if `text`, the content of NetworkManager's file about a link, shows that NetworkManager manages the
+/// link: it has `managed=true` and an active profile. A link that another program has created has no profile.
 pub fn is_managed_by_network_manager(text: &str) -> bool {
     let value = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
     value("managed") == Some("true") && value("connection-uuid").is_some()

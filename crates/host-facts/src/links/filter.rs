@@ -1,4 +1,4 @@
-//! Reads the nf_tables table that drops control frames of guests at the uplinks.
+//! Reads Berth's nf_tables table, which drops control frames of guests at the uplinks.
 
 use nix::errno::Errno;
 
@@ -10,9 +10,9 @@ use crate::nftables::{NftablesReader, TABLE_NAME};
 use crate::notes::Notes;
 use crate::root::Root;
 
-/// Reads the table. A request for the table would load the kernel module nf_tables, and an observation must not load
-/// a module. Therefore the table is requested only if nf_tables is already loaded, or if Berth has created something
-/// that needs the table.
+/// Reads the state of the table. A netlink request for the table would load the kernel module nf_tables, but an
+/// observation must not load a module. Therefore the table is requested only if nf_tables is already loaded, or if
+/// Berth has created a link or the table in this boot.
 pub fn observe(root: &Root, links: &Links, ledger: &Ledger, notes: &mut Notes) -> BridgeFilter {
     if !root.is_live() || links.is_incomplete {
         return BridgeFilter::Unknown;
@@ -22,7 +22,7 @@ pub fn observe(root: &Root, links: &Links, ledger: &Ledger, notes: &mut Notes) -
         return BridgeFilter::Absent;
     }
     match NftablesReader::open() {
-        // A kernel without netfilter cannot have the table.
+        // nf_tables is not available: a kernel without netfilter cannot have the table.
         Err(_) => BridgeFilter::Absent,
         Ok(mut nftables) => read_filter(&mut nftables).unwrap_or_else(|error| {
             if has_berth_links {
@@ -34,10 +34,9 @@ pub fn observe(root: &Root, links: &Links, ledger: &Ledger, notes: &mut Notes) -
     }
 }
 
-/// Reads the table from the kernel.
+/// Requests the table from the kernel.
 ///
-/// # Errors
-/// Returns the errors of [`NftablesReader::read`].
+/// # Errors Returns the errors of [`NftablesReader::read`].
 pub fn read_filter(nftables: &mut NftablesReader) -> std::io::Result<BridgeFilter> {
     let result = nftables.read(TABLE_NAME);
     let errno = result.as_ref().err().and_then(std::io::Error::raw_os_error).map(Errno::from_raw);

@@ -1,4 +1,4 @@
-//! Forwarding databases of bridges.
+//! Reads entries of bridges' forwarding databases.
 
 use std::io;
 
@@ -9,13 +9,12 @@ use nix::errno::Errno;
 
 use crate::netlink::NetlinkReader;
 
-/// Returns the interface index of the link behind which a bridge knows an Ethernet address; `None` if the bridge does
-/// not know the address. `port` is the interface index of any port of the bridge, and `vlan` the VLAN of the frames if
-/// the bridge separates VLANs.
+/// Returns the interface index of the bridge port to which a bridge forwards frames for an Ethernet address; `None` if
+/// the bridge has no entry for the address. `port` is the interface index of any port of the bridge. `vlan` is the VLAN
+/// of the frames if the bridge filters VLANs.
 ///
-/// # Errors
-/// Returns an error if the link is not a port of a bridge, or if the kernel is older than 5.0 and cannot return a
-/// single entry.
+/// # Errors Returns an error if `port` is not a port of a bridge, or if the kernel is older than 5.0 and cannot return
+/// a single entry.
 pub fn read_forwarding_entry(
     port: u32,
     mac: MacAddress,

@@ -24,51 +24,52 @@ pub struct Link {
     pub state: Option<LinkState>,
     /// Bridge or bond of which the link is a port.
     pub master: Option<LinkName>,
-    /// Link on which this link is stacked, for VLANs and similar links.
+    /// Link on which this link is stacked, such as the uplink of a VLAN link.
     pub parent: Option<LinkName>,
-    /// Links in other network namespaces that are stacked on this link, such as the macvlan of a pod, each with its
-    /// namespace.
+    /// Links in other network namespaces that are stacked on this link, such as the macvlan of a pod: the name of each
+    /// link with the id of its namespace.
     pub users_in_other_namespaces: BTreeSet<String>,
     /// VLAN id of a VLAN link.
     pub vlan: Option<u16>,
-    /// True if VLAN filtering of a bridge is on.
+    /// True if VLAN filtering is on, if the link is a bridge.
     pub vlan_filtering: Option<bool>,
-    /// Alias that an administrator or Berth gave the link.
+    /// Alias (`ip link set alias`) that an administrator or Berth has set.
     pub alias: Option<String>,
     /// IP addresses with prefix length, sorted, without link-local addresses.
     pub addresses: Vec<String>,
-    /// True if a default route uses this link, or a link that is stacked on it.
+    /// True if a default route uses this link, or a link above it (a VLAN, a bridge or a bond).
     pub has_default_route: bool,
-    /// Destination of a route through the link that is not a default route and does not follow from the link's own
-    /// addresses.
+    /// Destination of one route through the link. Default routes and routes that the kernel derives from the link's
+    /// addresses are omitted.
     pub route_destination: Option<String>,
     /// Kernel driver of a physical link.
     pub driver: Option<String>,
     /// PCI function of a physical link.
     pub pci_address: Option<PciAddress>,
-    /// NUMA zone of the device of a physical link.
+    /// NUMA zone of a physical link's device.
     pub zone: Option<u32>,
-    /// Speed in Mbit/s.
+    /// Speed in Mbit/s; `None` without a carrier.
     pub speed_mbps: Option<u32>,
-    /// Numbers of virtual functions of a link that is an SR-IOV physical function.
+    /// Numbers of configured and possible virtual functions, if the link is an SR-IOV physical function.
     pub sriov: Option<Sriov>,
     /// IOMMU group of a physical link.
     pub iommu_group: Option<u32>,
-    /// Link of the physical function, if this link is a virtual function.
+    /// Link of the SR-IOV physical function, if this link is one of its virtual functions.
     pub physical_function: Option<LinkName>,
-    /// True if the link is administratively up (`IFF_UP`), whether or not it has a carrier.
+    /// True if the link is administratively up (`IFF_UP`); it may nevertheless have no carrier.
     pub is_up: Option<bool>,
     /// Number of the link's group. The kernel assigns every new link to group 0.
     pub group: Option<u32>,
-    /// Permanent address of the hardware. A bond does not change it.
+    /// Permanent hardware address of the network card. Unlike `mac`, it does not change when the link becomes a port of
+    /// a bond.
     pub permanent_mac: Option<MacAddress>,
     /// Link-local addresses with prefix length, sorted.
     pub link_local_addresses: Vec<String>,
-    /// Options of a bridge.
+    /// Options of the link, if it is a bridge.
     pub bridge: Option<BridgeOptions>,
-    /// VLANs of a bridge port, or of the bridge itself.
+    /// VLANs of the link, if it is a port of a VLAN-aware bridge or the bridge itself.
     pub vlans: Option<PortVlans>,
-    /// Tunnel of a VXLAN link.
+    /// Properties of the tunnel, if the link is a VXLAN link.
     pub tunnel: Option<VxlanTunnel>,
     /// IP options of the link.
     pub ip_options: IpOptions,
@@ -84,7 +85,7 @@ pub enum LinkKind {
     VirtualFunction,
     /// Aggregated links of the bonding driver or the team driver.
     Bond,
-    /// The datapath of Open vSwitch, or one of its internal ports; the kernel does not distinguish them.
+    /// The datapath of Open vSwitch, or an internal port of the datapath; the kernel reports the same kind for both.
     OpenVSwitch,
     /// A bridge.
     Bridge,
@@ -147,8 +148,8 @@ impl Link {
         self.alias.as_deref().is_some_and(|alias| alias.starts_with(prefix))
     }
 
-    /// Returns true if the kernel reports that the link is down: it is set down, or it has no carrier. If the state
-    /// is unknown, returns false.
+    /// Returns true if the kernel reports that the link is down, because the link is set down or has no carrier.
+    /// Returns false if the state is unknown.
     #[must_use]
     pub const fn is_down(&self) -> bool {
         matches!(

@@ -32,7 +32,7 @@ pub(super) struct LinkDump {
     pub(super) routes: Routes,
 }
 
-/// Reads links with their VLANs, without addresses, flood lists and routes.
+/// Reads links and their VLANs, without addresses, flood lists and routes.
 pub(super) fn dump_links_with_vlans(netlink: &mut NetlinkReader) -> io::Result<Vec<Link>> {
     let read = |message: &LinkMessage| Some((parse_link(message)?, parse_lower_links(message)));
     let found = dump_links(netlink, AddressFamily::Unspec, LinkExtentMask::SkipStats, read)?;
@@ -56,7 +56,7 @@ pub(super) fn dump_links_with_vlans(netlink: &mut NetlinkReader) -> io::Result<V
     Ok(links)
 }
 
-/// Reads links and routes.
+/// Reads links with their VLANs, addresses and flood lists, and routes.
 pub(super) fn dump_links_and_routes() -> io::Result<LinkDump> {
     let mut netlink = NetlinkReader::open()?;
     let mut links = dump_links_with_vlans(&mut netlink)?;
@@ -84,10 +84,11 @@ pub(super) fn dump_links_and_routes() -> io::Result<LinkDump> {
             list.push(format!("{address}/{length}"));
         });
     }
-    // Berth removes only links that it has created. Therefore the links of other network namespaces are read only if
-    // there is such a link.
+    // Links in other network namespaces are read only to find out whether a link can be removed. Berth removes only
+    // links that it has created, so they are not read if there is no such link.
     if links.iter().any(Link::is_created_by_berth) {
-        // Without root, the agent cannot read other namespaces, but it also cannot remove links.
+        // Without root, the agent cannot read other network namespaces. This does no harm, because it then cannot
+        // remove links either.
         let users_in_other_namespaces = match read_links_in_other_namespaces(&mut netlink) {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => BTreeMap::new(),
             result => result?,
@@ -121,7 +122,7 @@ pub(super) fn dump_links<T>(
     })
 }
 
-/// Parses a message about a link; returns the link, and the VLANs if the link is a bridge port.
+/// Parses a message about a link. Returns the link and, if the link is a bridge port, its VLANs.
 pub fn parse_link_message(message: &NetlinkMessage<Message>) -> Option<(Link, Option<PortVlans>)> {
     match &message.payload {
         NetlinkPayload::InnerMessage(Message::NewLink(message)) => {
@@ -131,8 +132,8 @@ pub fn parse_link_message(message: &NetlinkMessage<Message>) -> Option<(Link, Op
     }
 }
 
-/// Parses a link without its relations to other links, which the message contains as interface indexes. Returns
-/// `None` for a link with an invalid name, which the kernel does not allow.
+/// Parses a link without `master` and `parent`, which the message contains as interface indexes. Returns `None` for a
+/// link with an invalid name, which the kernel does not allow.
 pub(super) fn parse_link(message: &LinkMessage) -> Option<Link> {
     let name = message.attributes.iter().find_map(|attribute| match attribute {
         LinkAttribute::IfName(name) => name.parse().ok(),
@@ -249,7 +250,8 @@ fn read_ip_options(ip: &mut IpOptions, families: &[AfSpecUnspec]) {
     }
 }
 
-/// Interface indexes of the links on which a link is stacked (`parent`) or of which it is a port (`master`).
+/// Interface index of the link on which a link is stacked (`parent`), and of the bridge or bond of which the link is a
+/// port (`master`).
 pub(super) struct LowerLinks {
     pub(super) master: Option<u32>,
     parent: Option<u32>,
@@ -271,14 +273,15 @@ pub(super) fn parse_lower_links(message: &LinkMessage) -> LowerLinks {
     lower
 }
 
-/// Parses the VLANs of a bridge port. The message contains single VLANs, and ranges as a first and a last VLAN.
+/// Parses the VLANs of a bridge port. The message contains single VLANs and ranges; a range is two entries, its first
+/// and its last VLAN.
 fn parse_port_vlans(message: &LinkMessage) -> Option<PortVlans> {
     let items = message.attributes.iter().find_map(|attribute| match attribute {
         LinkAttribute::AfSpecBridge(items) => Some(items),
         _ => None,
     })?;
-    // The driver of a card with an embedded switch also answers (`ndo_bridge_getlink`), with the mode of its switch
-    // and without VLANs. The answer of the bridge itself has no flags and no mode.
+    // The driver of a card with an embedded switch also answers the request (`ndo_bridge_getlink`), with the mode of
+    // this switch and without VLANs. Unlike the driver's answer, the bridge's answer has neither flags nor a mode.
     if items.iter().any(|item| matches!(item, AfSpecBridge::Flags(_) | AfSpecBridge::Mode(_))) {
         return None;
     }
@@ -305,7 +308,7 @@ fn parse_port_vlans(message: &LinkMessage) -> Option<PortVlans> {
     Some(vlans)
 }
 
-/// Reads the flood lists of all VXLAN links, as pairs of interface index and destination.
+/// Reads the flood lists of all VXLAN links, as pairs of the link's interface index and a destination address.
 fn read_flood_lists(netlink: &mut NetlinkReader) -> io::Result<Vec<(u32, IpAddr)>> {
     let mut request = NeighbourMessage::default();
     request.header.family = AddressFamily::Bridge;
@@ -317,8 +320,8 @@ fn read_flood_lists(netlink: &mut NetlinkReader) -> io::Result<Vec<(u32, IpAddr)
         let destination = entry.attributes.iter().find_map(|attribute| match attribute {
             NeighbourAttribute::Destination(NeighbourAddress::Inet(to)) => Some(IpAddr::V4(*to)),
             NeighbourAttribute::Destination(NeighbourAddress::Inet6(to)) => Some(IpAddr::V6(*to)),
-            // Entries of a bridge's forwarding table have no address family, so netlink-packet-route returns their
-            // addresses as bytes.
+            // The family of these messages is `AF_BRIDGE` and not that of the address, so netlink-packet-route returns
+            // the address as bytes.
             NeighbourAttribute::Destination(NeighbourAddress::Other(bytes)) => parse_ip(bytes),
             _ => None,
         });
@@ -350,7 +353,7 @@ const fn to_link_state(state: &State) -> LinkState {
     }
 }
 
-/// Reads all addresses, as interface index, address and prefix length.
+/// Reads all IP addresses, each with the interface index of its link and its prefix length.
 fn read_addresses(netlink: &mut NetlinkReader) -> io::Result<Vec<(u32, IpAddr, u8)>> {
     netlink.dump(&Message::GetAddress(AddressMessage::default()), |answer| {
         let Message::NewAddress(message) = answer else { return None };
@@ -375,8 +378,8 @@ const fn is_link_local(address: &IpAddr) -> bool {
     }
 }
 
-/// Reads all routes, in one dump for each address family. A router may have a million routes, so only one destination
-/// is stored for each link.
+/// Reads all routes, in one dump for each address family. Because a router may have a million routes, only one
+/// destination is stored for each link.
 fn read_routes(netlink: &mut NetlinkReader, names: &BTreeMap<u32, LinkName>) -> io::Result<Routes> {
     let mut routes = Routes { is_complete: true, ..Routes::default() };
     for request in route_requests() {
@@ -388,8 +391,8 @@ fn read_routes(netlink: &mut NetlinkReader, names: &BTreeMap<u32, LinkName>) -> 
                 return None;
             }
             let mut link_indexes = route_link_indexes(route).peekable();
-            // For a route with a nexthop object (RTA_NH_ID), the kernel also reports the links, unless
-            // net.ipv4.nexthop_compat_mode is off.
+            // A route with a nexthop object (RTA_NH_ID) also names its links, unless net.ipv4.nexthop_compat_mode is
+            // off.
             routes.is_complete &= link_indexes.peek().is_some();
             for name in link_indexes.filter_map(|index| names.get(&index)) {
                 match &destination {
@@ -416,8 +419,8 @@ pub(super) fn is_default_route(route: &RouteMessage) -> bool {
     route.header.destination_prefix_length == 0 && route.header.kind == RouteType::Unicast
 }
 
-/// Returns the destination of a route that was configured; `None` for routes that the kernel has derived from
-/// addresses.
+/// Returns the destination of a route that a user or a program has configured; `None` for a route that the kernel has
+/// derived from an address.
 fn configured_destination(route: &RouteMessage) -> Option<Destination> {
     let header = &route.header;
     if header.kind != RouteType::Unicast || header.protocol == RouteProtocol::Kernel {
@@ -431,7 +434,7 @@ fn configured_destination(route: &RouteMessage) -> Option<Destination> {
     leaves_host.then_some(Destination(address, header.destination_prefix_length))
 }
 
-/// Destination of a route as address and prefix length. It is converted to text only if it is stored.
+/// Destination of a route: address and prefix length. To save time, it is converted to text only if it is stored.
 struct Destination(IpAddr, u8);
 
 impl std::fmt::Display for Destination {
@@ -448,10 +451,9 @@ pub(super) const fn to_ip_address(address: &RouteAddress) -> Option<IpAddr> {
     }
 }
 
-/// Reads the interface indexes of all links, by name.
+/// Reads the names and interface indexes of all links.
 ///
-/// # Errors
-/// Returns an error if the kernel does not answer.
+/// # Errors Returns an error if the kernel does not answer.
 pub fn read_link_indexes(netlink: &mut NetlinkReader) -> io::Result<BTreeMap<LinkName, u32>> {
     let name_and_index = |message: &LinkMessage| {
         let name = message.attributes.iter().find_map(|attribute| match attribute {
@@ -464,7 +466,7 @@ pub fn read_link_indexes(netlink: &mut NetlinkReader) -> io::Result<BTreeMap<Lin
     Ok(dump_links(netlink, AddressFamily::Unspec, mask, name_and_index)?.into_iter().collect())
 }
 
-/// Returns the interface index of the link that a route uses, or those of all links of a multipath route.
+/// Returns the interface indexes of the links that a route uses: one link, or several links of a multipath route.
 fn route_link_indexes(message: &RouteMessage) -> impl Iterator<Item = u32> {
     message.attributes.iter().flat_map(|attribute| match attribute {
         RouteAttribute::Oif(index) => vec![*index],

@@ -10,10 +10,10 @@ use crate::notes::Notes;
 use crate::pci::PciDevice;
 use crate::root::Root;
 
-/// Reads only the links of the running kernel, to verify a change.
+/// Reads the links and routes of the running kernel, without facts from sysfs and about other programs, to verify a
+/// change.
 ///
-/// # Errors
-/// Returns an error if the kernel does not answer.
+/// # Errors Returns an error if the kernel does not answer.
 pub fn observe_live() -> std::io::Result<Links> {
     let dump = netlink::dump_links_and_routes()?;
     let mut links = Links { all: dump.links, are_routes_known: true, ..Links::default() };
@@ -22,17 +22,16 @@ pub fn observe_live() -> std::io::Result<Links> {
     Ok(links)
 }
 
-/// Reads only the links of the running kernel and their VLANs, without addresses and routes.
+/// Reads the links of the running kernel and their VLANs, without addresses and routes.
 ///
-/// # Errors
-/// Returns an error if the kernel does not answer.
+/// # Errors Returns an error if the kernel does not answer.
 pub fn observe_ports() -> std::io::Result<Links> {
     let mut all = netlink::dump_links_with_vlans(&mut NetlinkReader::open()?)?;
     all.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(Links { all, ..Links::default() })
 }
 
-/// Reads all links and the facts about routes, other programs and Berth's filter.
+/// Reads all links, and the facts about routes and about other programs. The state of the nf_tables table is not read.
 pub fn observe(root: &Root, pci: &[PciDevice], notes: &mut Notes) -> Links {
     let live = root.is_live().then(netlink::dump_links_and_routes);
     let incomplete = matches!(live, Some(Err(_)));

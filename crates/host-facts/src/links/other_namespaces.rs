@@ -1,4 +1,4 @@
-//! Reads the links of other network namespaces that are stacked on links of this namespace.
+//! Reads links in other network namespaces that are stacked on links of this namespace.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -10,12 +10,12 @@ use nix::errno::Errno;
 
 use crate::netlink::NetlinkReader;
 
-/// Returns the links in other network namespaces that are stacked on links of this namespace, by the interface index
-/// of the lower link.
+/// Returns the links in other network namespaces that are stacked on links of this namespace, by the interface index of
+/// the link on which they are stacked.
 ///
-/// A namespace is read by the id that it has in this namespace (`IFLA_TARGET_NETNSID`). The kernel assigns an id to
-/// each namespace that has the other end of a veth pair, so every pod on the pod network has an id. The links of a
-/// namespace without an id cannot be read.
+/// Netlink identifies another namespace by an id that is valid only in this namespace (`IFLA_TARGET_NETNSID`). The
+/// kernel assigns an id to each namespace that has the other end of a veth pair, so every pod on the pod network has an
+/// id. Links in a namespace without an id cannot be read.
 pub(super) fn read_links_in_other_namespaces(
     netlink: &mut NetlinkReader,
 ) -> io::Result<BTreeMap<u32, BTreeSet<String>>> {
@@ -33,7 +33,8 @@ pub(super) fn read_links_in_other_namespaces(
                 match attribute {
                     LinkAttribute::Link(index) => lower = Some(*index),
                     LinkAttribute::LinkNetNsId(id) => parent_namespace = Some(*id),
-                    // Kernels before 4.20 ignore the attribute, and answer with the links of this namespace.
+                    // Kernels before 4.20 ignore this attribute in the request, and return the links of this namespace,
+                    // without the attribute.
                     LinkAttribute::IfNetnsId(_) => is_requested_namespace = true,
                     LinkAttribute::IfName(text) => name = Some(text.clone()),
                     _ => {}
@@ -44,7 +45,7 @@ pub(super) fn read_links_in_other_namespaces(
         });
         match stacked {
             Ok(stacked) => found.extend(stacked),
-            // The namespace no longer exists.
+            // The namespace was deleted after its id was read.
             Err(error) if error.raw_os_error() == Some(Errno::EINVAL as i32) => {}
             Err(error) => return Err(error),
         }
@@ -52,7 +53,7 @@ pub(super) fn read_links_in_other_namespaces(
     if found.is_empty() {
         return Ok(BTreeMap::new());
     }
-    // The requests above may have assigned an id to this namespace itself.
+    // Answers refer to this namespace by an id, which the kernel may have assigned only for the requests above.
     let mut request = NsidMessage::default();
     request.attributes.push(NsidAttribute::Pid(std::process::id()));
     let own_id =
@@ -69,7 +70,7 @@ pub(super) fn read_links_in_other_namespaces(
 fn parse_namespace_id(message: &Message) -> Option<i32> {
     let Message::NewNsId(message) = message else { return None };
     message.attributes.iter().find_map(|attribute| match attribute {
-        // -1 means that the namespace has no id (`NETNSA_NSID_NOT_ASSIGNED`).
+        // -1 means that no id is assigned to the namespace (`NETNSA_NSID_NOT_ASSIGNED`).
         NsidAttribute::Id(id) => Some(*id).filter(|id| *id >= 0),
         _ => None,
     })

@@ -6,17 +6,17 @@ use crate::root::Root;
 
 const NET_FOLDER: &str = "sys/class/net";
 
-/// If the link has a device, marks it as a physical link or virtual function, and adds the facts about the device.
+/// If the link has a device, sets its kind to physical link or virtual function, and adds the facts about the device.
 pub(super) fn add_device(root: &Root, pci: &[PciDevice], link: &mut Link) {
     let file = |attribute: &str| format!("{NET_FOLDER}/{}/{attribute}", link.name);
-    // Only links without a kind can be physical, because virtual links never have a device.
+    // netlink reports no kind for a physical link. A virtual link never has a device.
     if link.kind == LinkKind::Other && root.read_link(&file("device")).is_some() {
         link.kind = LinkKind::Physical;
     }
     if !link.is_uplink() {
         return;
     }
-    // Both -1 and 4294967295 mean that the link has no carrier, and thus no speed.
+    // Without a carrier, a link has no speed, and the file contains -1 or 4294967295.
     let speed = root.read_value::<u32>(&file("speed")).ok();
     link.speed_mbps = speed.filter(|speed| *speed > 0 && *speed < u32::MAX);
     if link.kind != LinkKind::Physical {
@@ -43,9 +43,9 @@ pub(super) fn add_device(root: &Root, pci: &[PciDevice], link: &mut Link) {
     }
 }
 
-/// Returns true if a port name is that of a representor: the port of the card's embedded switch to which a virtual
-/// function or sub-function is connected. A representor has a name such as `pf0vf3` or `c1pf0sf88`; a port of the card
-/// itself is named `p0` or `pf0` (`ndo_get_phys_port_name`, devlink).
+/// Returns true if `port` is the port name of a representor. A representor is the port of the card's embedded switch to
+/// which a virtual function or sub-function is connected. Its name is similar to `pf0vf3` or `c1pf0sf88`, while a port
+/// of the card itself is named `p0` or `pf0` (`ndo_get_phys_port_name`, devlink).
 fn is_representor(port: &str) -> bool {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     let function = port.split_once("pf").map_or("", |(_, rest)| rest);

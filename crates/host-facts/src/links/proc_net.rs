@@ -1,4 +1,4 @@
-//! Reads routes and VLANs of a captured tree from `/proc/net`.
+//! Reads routes, VLANs and UDP ports of a captured tree from `/proc/net`.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -13,13 +13,13 @@ use crate::root::Root;
 const RTF_UP: u32 = 0x1;
 /// Flag of a route that rejects packets (`linux/route.h`).
 const RTF_REJECT: u32 = 0x200;
-/// Flag that only `/proc/net/ipv6_route` has (`linux/ipv6_route.h`).
+/// Flag of a route for an address of the host, which only `/proc/net/ipv6_route` shows (`linux/ipv6_route.h`).
 const RTF_LOCAL: u32 = 0x8000_0000;
 
 /// Returns the links that IPv4 and IPv6 routes use; `None` if the tree has no routing table.
 ///
-/// The tables do not show which routes the kernel has derived from addresses, and a tree does not contain the
-/// addresses. Therefore all routes are treated as configured routes.
+/// The routing tables do not show which routes the kernel has derived from addresses, and a captured tree does not
+/// contain the addresses. Therefore all routes are treated as configured routes.
 pub(super) fn read_routes(root: &Root) -> Option<Routes> {
     let ipv4_table = root.read_large("proc/net/route").ok();
     let ipv6_table = root.read_large("proc/net/ipv6_route").ok();
@@ -82,7 +82,7 @@ pub fn parse_routes_v6(table: &str) -> Routes {
         };
         let destination = Ipv6Addr::from_bits(destination);
         let leaves_host = !destination.is_unicast_link_local() && !destination.is_multicast();
-        // The routes for the host's own addresses are local routes through `lo`.
+        // Routes for the host's own addresses, which use `lo` or have the flag `RTF_LOCAL`, do not leave the host.
         if !is_usable_route(flags) || *name == "lo" || is_local_route(flags) || !leaves_host {
             continue;
         }
@@ -95,15 +95,15 @@ pub fn parse_routes_v6(table: &str) -> Routes {
     routes
 }
 
-/// Returns the UDP ports that programs on the host use, of both address families.
+/// Returns the local UDP ports of all IPv4 and IPv6 sockets of the host.
 pub(super) fn read_udp_ports(root: &Root) -> BTreeSet<u16> {
     let tables = ["proc/net/udp", "proc/net/udp6"];
     let tables = tables.iter().filter_map(|path| root.read_large(path).ok());
     tables.flat_map(|table| parse_udp_ports(&table)).collect()
 }
 
-/// Parses the table of sockets: `sl local_address rem_address ...`. The hexadecimal port follows the last colon of
-/// the local address.
+/// Parses the table of UDP sockets, whose columns are `sl local_address rem_address ...`. In the local address, the
+/// hexadecimal port is behind the last colon.
 #[must_use]
 pub fn parse_udp_ports(table: &str) -> BTreeSet<u16> {
     let port = |line: &str| {
@@ -121,7 +121,7 @@ fn is_local_route(flags: &str) -> bool {
     u32::from_str_radix(flags, 16).is_ok_and(|flags| flags & RTF_LOCAL != 0)
 }
 
-/// Adds the VLAN id and the parent to the VLAN links.
+/// Adds the VLAN id and the parent to each VLAN link.
 pub(super) fn add_vlans(root: &Root, links: &mut [Link]) {
     let table = root.read_large("proc/net/vlan/config").unwrap_or_default();
     for (name, id, parent) in parse_vlans(&table) {

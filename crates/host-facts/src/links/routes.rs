@@ -12,9 +12,9 @@ use super::table::Links;
 pub struct Routes {
     /// Links that default routes use.
     pub(super) default_links: BTreeSet<LinkName>,
-    /// Links that other routes use, each with the destination of one route.
+    /// Links that other routes use, each with the destination of one of these routes.
     pub(super) destinations: BTreeMap<LinkName, String>,
-    /// True if the links of all routes are known.
+    /// True if it is known for every route which links it uses.
     pub(super) is_complete: bool,
 }
 
@@ -39,12 +39,12 @@ impl Links {
             self.mark_default_routes(&routes.default_links) && routes.is_complete;
     }
 
-    /// Marks the links that default routes use and all links below them: the parent of a VLAN, and those ports of a
-    /// bridge or bond that can be connected to an external network. Returns false if there are default routes, but
-    /// none leads to a known uplink.
+    /// Marks the links that default routes use and all links below these links: the parent of a VLAN, and those ports
+    /// of a bridge or bond that can be connected to an external network. Returns false if there are default routes, but
+    /// no known uplink is below them.
     ///
-    /// Open vSwitch forwards frames by flows, which are not in the routing tables. If a default route uses one of its
-    /// ports, every uplink that is a port of a datapath is marked.
+    /// Open vSwitch forwards frames by flows, which are not in the routing tables. If a default route uses a port of an
+    /// Open vSwitch datapath, every uplink that is a port of a datapath is marked.
     #[must_use]
     fn mark_default_routes(&mut self, names: &BTreeSet<LinkName>) -> bool {
         let mut marked: BTreeSet<LinkName> = BTreeSet::new();
@@ -61,7 +61,8 @@ impl Links {
         let is_open_vswitch = |name: &LinkName| {
             self.find_by_name(name).is_some_and(|l| l.kind == LinkKind::OpenVSwitch)
         };
-        // In a capture, an internal port of Open vSwitch cannot be distinguished from other virtual links.
+        // In a capture, an internal port of Open vSwitch cannot be distinguished from other virtual links, so uplinks
+        // of datapaths are also marked if no other uplink is.
         let no_uplink_marked = !self.uplinks().any(|link| marked.contains(&link.name));
         if marked.iter().any(is_open_vswitch) || no_uplink_marked {
             let in_datapath = |link: &&Link| link.master.as_ref().is_some_and(is_open_vswitch);

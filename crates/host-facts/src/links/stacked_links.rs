@@ -1,4 +1,4 @@
-//! Reads the links that depend on a link, for the last check before the link is removed.
+//! Reads the links that depend on a link, for the last check before that link is removed.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,11 +14,10 @@ use super::table::Links;
 use crate::netlink::NetlinkReader;
 use crate::root::Root;
 
-/// Reads a link and its master, their ports, and the links that are stacked on them. On a host with thousands of
-/// links, about ten links are read.
+/// Reads a link and its master (a bridge or bond), the ports of both, and the links that are stacked on them. Only
+/// about ten links are read on a host with thousands of links.
 ///
-/// # Errors
-/// Returns an error if the kernel does not answer. In this case, it is unknown which links depend on the link.
+/// # Errors Returns an error if the kernel does not answer. It is then unknown which links depend on the link.
 pub fn read_stacked_links(
     netlink: &mut NetlinkReader,
     root: &Root,
@@ -69,7 +68,7 @@ fn get_link(
     Ok(found.and_then(|(link, master)| Some((link?, master))))
 }
 
-/// Reads the ports of a bridge or bond. The kernel selects the links by their master.
+/// Reads the ports of a bridge or bond. The request makes the kernel return only links with this master.
 fn read_ports(netlink: &mut NetlinkReader, bridge: &Link) -> io::Result<Vec<Link>> {
     let Some(index) = bridge.index else { return Ok(Vec::new()) };
     let mut request = LinkMessage::default();
@@ -83,8 +82,8 @@ fn read_ports(netlink: &mut NetlinkReader, bridge: &Link) -> io::Result<Vec<Link
     })
 }
 
-/// Reads the links of any kind in this network namespace that are stacked on a link. The kernel lists them in sysfs
-/// (`netdev_adjacent_sysfs_add`).
+/// Reads the links of this network namespace, of any kind, that are stacked on a link. The kernel lists them in the
+/// link's folder in sysfs (`netdev_adjacent_sysfs_add`).
 fn read_upper_links(root: &Root, lower: &Link) -> io::Result<Vec<Link>> {
     let folder = format!("sys/class/net/{}", lower.name);
     let entries = root.list(&folder).map_err(io::Error::other)?;

@@ -11,10 +11,10 @@ use crate::root::Root;
 
 const NET_FOLDER: &str = "sys/class/net";
 
-/// Reads every link from sysfs. A capture may contain the name of a link without its folder.
+/// Reads every link from sysfs. A link whose folder is missing in the capture has only a name.
 pub(super) fn read_links(root: &Root, notes: &mut Notes) -> Vec<Link> {
     let names = root.list(NET_FOLDER).unwrap_or_default();
-    // The folder of the links also contains the file `bonding_masters`.
+    // `/sys/class/net` contains links and the file `bonding_masters`.
     let names = names.iter().filter(|name| {
         root.read_link(&format!("{NET_FOLDER}/{name}")).is_some()
             || root.list(&format!("{NET_FOLDER}/{name}")).is_ok()

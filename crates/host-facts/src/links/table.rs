@@ -1,4 +1,4 @@
-//! All links of a network namespace.
+//! The links of a network namespace.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,20 +8,20 @@ use super::bridge_filter::BridgeFilter;
 use super::conflicting_settings::ConflictingSettings;
 use super::link::Link;
 
-/// All links of the host's network namespace, and other facts about its network.
+/// All links of the host's network namespace, and other facts about the host's network.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Links {
     /// Every link of this network namespace, sorted by name.
     pub all: Vec<Link>,
     /// True if it is known which links the default routes use.
     pub are_routes_known: bool,
-    /// True if netlink failed, so that most properties of the links are missing.
+    /// True if netlink failed, so that most properties of the links are unknown.
     pub is_incomplete: bool,
-    /// UDP ports that programs on this host use.
+    /// UDP ports of the sockets of this host.
     pub udp_ports: BTreeSet<u16>,
-    /// Settings and other programs that disturb tenant networks.
+    /// Settings and other programs that disturb tenant networks and that Berth does not change.
     pub conflicting_settings: ConflictingSettings,
-    /// State of the nf_tables table that drops control frames of guests at the uplinks.
+    /// State of Berth's nf_tables table, which drops control frames of guests at the uplinks.
     pub filter: BridgeFilter,
 }
 
