@@ -1,4 +1,4 @@
-//! The machine, its operating system, and its hypervisor if the machine is a VM.
+//! The machine, its operating system, and the hypervisor if the machine is a VM.
 
 use berth_api::infra_node::{Hypervisor, Machine, UnknownReason};
 
@@ -18,7 +18,7 @@ pub fn observe(root: &Root, cpuinfo: &CpuInfo, notes: &mut Notes) -> Machine {
             if text.is_empty() { Err(empty()) } else { Ok(sanitize_to_one_line(&text)) }
         })
     };
-    // Arm and Power boards have a device tree instead of DMI.
+    // Arm and Power boards have no DMI data. Their model is in the device tree.
     let product = read_dmi("product_name")
         .or_else(|error| root.read("proc/device-tree/model").map_err(|_| error));
     let vendor = read_dmi("sys_vendor").ok();
@@ -66,7 +66,7 @@ pub fn is_valid_object_name(name: &str) -> bool {
 
 fn read_kernel_release(root: &Root, notes: &mut Notes) -> Option<String> {
     let release = root.read("proc/sys/kernel/osrelease").ok().filter(|r| !r.is_empty());
-    // The release is the third word of `Linux version 6.1.0-13-amd64 (debian-kernel@...) ...`.
+    // The kernel release is the third word of `Linux version 6.1.0-13-amd64 (debian-kernel@...) ...`.
     let from_version = || {
         let version = root.read("proc/version").ok()?;
         version.strip_prefix("Linux version ")?.split(' ').next().map(str::to_owned)
@@ -94,7 +94,7 @@ fn read_os_name(root: &Root, notes: &mut Notes) -> Option<String> {
     name
 }
 
-/// Returns a value from the content of a file with shell assignments, such as os-release(5).
+/// Returns the value of the variable `name` in the content of a file with shell assignments, such as os-release(5).
 #[must_use]
 pub fn os_release_field(text: &str, name: &str) -> Option<String> {
     let value = text.lines().find_map(|line| line.trim().strip_prefix(name)?.strip_prefix('='))?;
@@ -103,10 +103,10 @@ pub fn os_release_field(text: &str, name: &str) -> Option<String> {
     (!value.is_empty()).then(|| value.replace('\\', ""))
 }
 
-/// Returns the hypervisor on which the host runs, if the host is a VM. On x86, the CPU's `hypervisor` flag shows
-/// whether it is a VM; DMI, and CPUID on a running machine, contain the name of the hypervisor. On other
-/// architectures, the evidence is a hypervisor's name in DMI, or the firmware's flag for VMs; without both, the
-/// hypervisor is unknown.
+/// Returns the hypervisor that runs this machine, [`Hypervisor::None`] if the machine is not a VM, and `None` if this
+/// is unknown. The hypervisor's name is in CPUID or DMI. Without a name, the machine is a VM if the CPU flag
+/// `hypervisor`, the firmware's flag for VMs or a device tree shows this. It is not a VM if the CPU flag of an x86 CPU,
+/// or the firmware's flag, is missing.
 fn detect_hypervisor(
     root: &Root,
     cpuinfo: &CpuInfo,
@@ -139,14 +139,14 @@ fn detect_hypervisor(
     }
 }
 
-/// Returns the firmware's flag for VMs: SMBIOS type 0, characteristics extension byte 2, bit 4. Only root can read
-/// it.
+/// Returns true if the firmware has the flag for VMs: SMBIOS type 0, characteristics extension byte 2, bit 4. Returns
+/// `None` if the table cannot be read, which requires root.
 fn is_virtual_by_smbios(root: &Root) -> Option<bool> {
     let table = root.read_bytes("sys/firmware/dmi/entries/0-0/raw").ok()?;
     table.get(0x13).map(|byte| byte & 1 << 4 != 0)
 }
 
-/// Returns the hypervisor whose VMs have these DMI strings (as in systemd-detect-virt).
+/// Returns the hypervisor whose VMs have this DMI vendor and product (as in systemd-detect-virt).
 fn hypervisor_from_dmi(vendor: &str, product: &str) -> Option<Hypervisor> {
     let contains = |text: &str, part: &str| text.contains(part);
     match () {

@@ -13,12 +13,13 @@ use crate::root::{ReadError, Root};
 /// File with the mode of transparent huge pages. Its content is, for example, `always [madvise] never`.
 pub const TRANSPARENT_HUGEPAGES_FILE: &str = "sys/kernel/mm/transparent_hugepage/enabled";
 
-/// Values of `/proc/meminfo` or of a NUMA node's `meminfo`, by name. The unit is KiB, except for counts.
+/// Values of `/proc/meminfo` or of a NUMA node's `meminfo`, by name. Amounts of memory are in KiB; other values are
+/// counts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MemInfo(BTreeMap<String, u64>);
 
 impl MemInfo {
-    /// Parses lines of the form `Name: number` or `Node 0 Name: number`; ignores all others.
+    /// Parses lines of the form `Name: number` or `Node 0 Name: number`, and ignores all other lines.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         let entry = |line: &str| {
@@ -30,7 +31,7 @@ impl MemInfo {
         Self(text.lines().take(1000).filter_map(entry).collect())
     }
 
-    /// Converts a value from KiB to bytes and returns it; `None` if there is no value with this name.
+    /// Returns the amount with this name, converted from KiB to bytes; `None` if the name is missing.
     #[must_use]
     pub fn bytes(&self, name: &str) -> Option<Bytes> {
         self.0.get(name).copied().map(Bytes::from_kib)
@@ -42,7 +43,7 @@ pub fn read_meminfo(root: &Root, path: &str) -> Result<MemInfo, ReadError> {
     root.read(path).map(|text| MemInfo::parse(&text))
 }
 
-/// Reads the memory of the whole host, except KSM, which the module `ksm` adds.
+/// Reads the memory of the whole host. The field `ksm` is not set, because [`crate::ksm::observe`] reads it.
 pub fn observe(root: &Root, notes: &mut Notes) -> Memory {
     let info =
         notes.value_or_unknown("capabilities.memory.total", read_meminfo(root, "proc/meminfo"));
@@ -79,8 +80,8 @@ pub fn observe(root: &Root, notes: &mut Notes) -> Memory {
     }
 }
 
-/// Returns true if `/proc/swaps` lists a device of the kernel's zram module, such as `/dev/zram0`. A swap file may have
-/// a similar name.
+/// Returns true if `/proc/swaps` lists a device of the kernel's zram module, such as `/dev/zram0`. A swap file whose
+/// name merely contains `zram` is not such a device.
 fn has_zram(table: &str) -> bool {
     table.lines().filter_map(|line| line.strip_prefix("/dev/zram")).any(|rest| {
         let number = rest.split_whitespace().next().unwrap_or_default();

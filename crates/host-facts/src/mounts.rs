@@ -12,22 +12,23 @@ pub struct Mount {
     pub mount_point: String,
     /// Type of the file system.
     pub filesystem: String,
-    /// Device or other source of the file system.
+    /// Source of the file system, such as its block device.
     pub source: String,
-    /// Number of the device, as `major:minor`; `None` if the table does not contain it.
+    /// Device number of the file system, as `major:minor`; `None` if the mount table has no device numbers.
     pub device: Option<String>,
 }
 
-/// All mounts, in the order of mounting.
+/// All mounts, in the order in which they were mounted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Mounts {
-    /// The mounts; `None` if no table could be read.
+    /// The mount table; `None` if no mount table could be read.
     pub table: Option<Vec<Mount>>,
 }
 
 impl Mounts {
-    /// Reads the most detailed table that exists: `mountinfo`, or `mounts` in older captures. On a running host, the
-    /// table of process 1 is read first, because an agent in a container has another mount namespace.
+    /// Reads the first mount table that exists: `mountinfo`, or `mounts` in older captures, which has no device
+    /// numbers. On a running host, the table of process 1 is read first, because an agent in a container has its own
+    /// mount namespace.
     pub fn observe(root: &Root, notes: &mut Notes) -> Self {
         for path in ["proc/1/mountinfo", "proc/self/mountinfo"] {
             let Ok(text) = root.read_large(path) else { continue };
@@ -43,8 +44,8 @@ impl Mounts {
         Self { table }
     }
 
-    /// Returns the mount that contains a path: the mount with the longest mount point above the path, and the last of
-    /// them if there are several.
+    /// Returns the mount that contains a path: of the mounts whose mount point is the path or above it, the one with
+    /// the longest mount point. If several mounts have this mount point, returns the last one.
     #[must_use]
     pub fn find_containing(&self, path: &str) -> Option<&Mount> {
         let contains_path = |point: &str| {

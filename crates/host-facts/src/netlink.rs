@@ -1,8 +1,8 @@
-//! Reads links, addresses, routes and neighbours with netlink, in complete dumps.
+//! Reads links, addresses, routes and neighbours with route netlink, in complete dumps.
 //!
-//! The socket is a plain blocking socket. Requests and the kernel's events use separate sockets, because an overrun
-//! by events would lose answers. This module refuses requests that change something; the agent sends such requests
-//! with its own socket.
+//! The socket is blocking, and separate from the socket that receives the kernel's events, because too many events
+//! would overrun the receive buffer and lose answers. This module refuses requests that change something; the agent
+//! sends such requests through its own socket.
 
 use std::io;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, setsockopt, sockopt};
 use nix::sys::time::{TimeVal, TimeValLike as _};
 
-/// A netlink socket for requests that only read.
+/// A netlink socket that only sends requests to read objects.
 pub struct NetlinkReader {
     socket: Socket,
     sequence: u32,
@@ -36,32 +36,30 @@ impl std::fmt::Debug for NetlinkReader {
 
 /// Maximum number of links that are requested in one datagram; the kernel allocates about 4 KiB for each answer.
 const MAX_NAMES_PER_REQUEST: usize = 16;
-/// Maximum time to wait for an answer. The kernel usually answers immediately, but may wait long for its lock: an
-/// uplink with thousands of VLAN links takes seconds to go down.
+/// Time in seconds after which a missing answer is an error. The kernel usually answers immediately, but may have to
+/// wait for its lock: an uplink with thousands of VLAN links takes seconds to go down.
 const TIMEOUT_SECONDS: i64 = 60;
-/// Delays in milliseconds before the repetitions of a dump. A dump is repeated if something changed while the kernel
-/// answered (`NLM_F_DUMP_INTR`). The answer is not used, because an object may be missing in it.
+/// Delays in milliseconds before the attempts to repeat a dump. A dump is repeated if something changed while the
+/// kernel answered (`NLM_F_DUMP_INTR`), because an object may then be missing in the answer.
 const RETRY_DELAYS_MS: [u64; 7] = [0, 5, 10, 20, 50, 100, 200];
 const RECEIVE_BUFFER_BYTES: usize = 1 << 20;
-/// Size of the buffer for datagrams. It exceeds the kernel's longest datagram: the kernel sends dumps in datagrams of
-/// 32 KiB, and the virtual functions of a card are in one attribute of at most 64 KiB.
+/// Size of the receive buffer for one datagram, in bytes. It is larger than any datagram of the kernel: the kernel
+/// sends dumps in datagrams of 32 KiB, and the virtual functions of a card are in one attribute of at most 64 KiB.
 pub const DATAGRAM_SIZE: usize = 256 << 10;
 
 impl NetlinkReader {
     /// Opens a socket for route netlink.
     ///
-    /// # Errors
-    /// Returns an error if the kernel has no route netlink, which all supported kernels have.
+    /// # Errors Returns an error if the kernel lacks route netlink. All supported kernels have it.
     pub fn open() -> io::Result<Self> {
         let (socket, datagram) = (open_socket(NETLINK_ROUTE)?, Vec::with_capacity(DATAGRAM_SIZE));
         Ok(Self { socket, sequence: 0, datagram })
     }
 
-    /// Requests a dump and returns the values that `read` extracts from the answers. The complete messages would need
-    /// ten times as much memory.
+    /// Requests a dump and returns the values that `read` extracts from the messages. Storing the complete messages
+    /// would need ten times as much memory.
     ///
-    /// # Errors
-    /// Returns an error if the kernel refuses the request, if it does not answer for a minute, or if something
+    /// # Errors Returns an error if the kernel refuses the request, if it does not answer for a minute, or if something
     /// changed during each attempt.
     pub fn dump<T>(
         &mut self,
@@ -74,8 +72,7 @@ impl NetlinkReader {
 
     /// Requests one object; returns `None` if the object does not exist.
     ///
-    /// # Errors
-    /// Returns an error if the kernel refuses the request for another reason, or does not answer for a minute.
+    /// # Errors Returns an error if the kernel refuses the request, or does not answer for a minute.
     pub fn get_object(&mut self, request: Message) -> io::Result<Option<Message>> {
         refuse_changes(&request)?;
         let sequence = self.next_sequence();
@@ -114,7 +111,8 @@ impl NetlinkReader {
         loop {
             receive_datagram(&self.socket, &mut self.datagram, "the kernel")?;
             for part in split_messages(&self.datagram) {
-                // netlink-packet-route cannot parse messages about some kinds of links, which Berth does not use.
+                // netlink-packet-route cannot parse messages about some kinds of links. Such links are skipped, because
+                // Berth does not use these kinds.
                 let Ok(message) = NetlinkMessage::<Message>::deserialize(part) else { continue };
                 if message.header.sequence_number != sequence {
                     continue;
@@ -177,7 +175,7 @@ impl NetlinkReader {
     }
 }
 
-/// Returns an error if the request could change something.
+/// Returns an error unless the request only reads objects.
 fn refuse_changes(request: &Message) -> io::Result<()> {
     match request {
         Message::GetLink(_)
@@ -185,14 +183,13 @@ fn refuse_changes(request: &Message) -> io::Result<()> {
         | Message::GetRoute(_)
         | Message::GetNeighbour(_)
         | Message::GetNsId(_) => Ok(()),
-        _ => Err(io::Error::other("this netlink socket refuses requests that change something")),
+        _ => Err(io::Error::other("this netlink socket refuses requests other than RTM_GET*")),
     }
 }
 
 /// Opens a socket for requests in a netlink protocol.
 ///
-/// # Errors
-/// Returns an error if the kernel does not have the protocol.
+/// # Errors Returns an error if the kernel does not support the protocol.
 pub fn open_socket(protocol: isize) -> io::Result<Socket> {
     let mut socket = Socket::new(protocol)?;
     socket.bind_auto()?;
@@ -204,11 +201,10 @@ pub fn open_socket(protocol: isize) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Receives one datagram into `datagram`, which is cleared before. `sender` is the name of the sender for error
+/// Receives one datagram into `datagram`, whose previous content is removed. `sender` names the sender in error
 /// messages.
 ///
-/// # Errors
-/// Returns an error if no datagram arrives for a minute, or if the datagram is larger than the buffer.
+/// # Errors Returns an error if no datagram arrives for a minute, or if the datagram is larger than the buffer.
 pub fn receive_datagram(socket: &Socket, datagram: &mut Vec<u8>, sender: &str) -> io::Result<()> {
     loop {
         datagram.clear();
@@ -230,7 +226,7 @@ pub fn receive_datagram(socket: &Socket, datagram: &mut Vec<u8>, sender: &str) -
     }
 }
 
-/// Repeats a dump until nothing changes while it is read, or until the attempts are exhausted.
+/// Repeats a dump until it was not interrupted by a change, or until the attempts in [`RETRY_DELAYS_MS`] are exhausted.
 fn retry_interrupted_dump<T>(
     mut dump: impl FnMut() -> io::Result<(Vec<T>, bool)>,
 ) -> io::Result<Vec<T>> {
@@ -250,7 +246,7 @@ fn retry_interrupted_dump<T>(
     }
 }
 
-/// Serializes a request.
+/// Converts a request to the bytes that are sent.
 #[must_use]
 pub fn serialize_request(message: Message, flags: u16, sequence: u32) -> Vec<u8> {
     let mut header = NetlinkHeader::default();
@@ -263,11 +259,12 @@ pub fn serialize_request(message: Message, flags: u16, sequence: u32) -> Vec<u8>
     bytes
 }
 
-/// Offset of a message's type, in bytes.
+/// Offset of the message type in a netlink message (`nlmsghdr.nlmsg_type`), in bytes.
 const TYPE_OFFSET: usize = 4;
-/// Offset of a message's sequence number, in bytes.
+/// Offset of the sequence number in a netlink message (`nlmsghdr.nlmsg_seq`), in bytes.
 const SEQUENCE_OFFSET: usize = 8;
-/// Offset of the interface index in a message about a link or an address (`ifinfomsg`, `ifaddrmsg`), in bytes.
+/// Offset of the interface index in a message about a link or an address (`ifinfomsg`, `ifaddrmsg`), in bytes from the
+/// beginning of the message.
 const INDEX_OFFSET: usize = 20;
 /// Type of a message that describes a link.
 pub const RTM_NEWLINK: u16 = 16;
@@ -302,8 +299,8 @@ pub fn split_messages(datagram: &[u8]) -> impl Iterator<Item = &[u8]> {
 }
 
 /// Returns the message string of an extended acknowledgement. `unparsed` contains the bytes that netlink-packet-core
-/// has not parsed: the header of the refused request, and then the attributes with the message string. A capped
-/// acknowledgement has only the header.
+/// has not parsed: the header of the refused request, and then the attributes, one of which is the message string. A
+/// capped acknowledgement (`NETLINK_CAP_ACK`) contains only the header and not the rest of the request.
 #[must_use]
 pub fn extended_ack_text(unparsed: &[u8]) -> Option<String> {
     const NLMSGERR_ATTR_MSG: u16 = 1;

@@ -1,7 +1,7 @@
 //! Reads an nf_tables table of the bridge family with netlink (`linux/netfilter/nf_tables.h`).
 //!
 //! Existing crates for nf_tables need libnftnl or the program `nft`, or have a licence that Berth cannot use. This
-//! module needs only a few messages.
+//! module implements only the few messages that Berth needs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -15,11 +15,11 @@ use crate::netlink::{
     DATAGRAM_SIZE, open_socket, read_message_type, receive_datagram, split_messages,
 };
 
-/// A table of the bridge family, with the properties that are compared. Rules are compared by their comments: each
-/// rule that Berth creates has a comment that describes it.
+/// A table of the bridge family, with the properties by which Berth detects drift. Rules are compared by their
+/// comments: each rule that Berth creates has a comment that describes the rule.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Table {
-    /// Flags of the table (`NFT_TABLE_F_*`). A table with the flag for dormant filters nothing.
+    /// Flags of the table (`NFT_TABLE_F_*`). The kernel does not evaluate a table with the flag `NFT_TABLE_F_DORMANT`.
     pub flags: u32,
     /// Chains by name.
     pub chains: BTreeMap<String, Chain>,
@@ -30,28 +30,28 @@ pub struct Table {
 /// A chain of a table.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Chain {
-    /// Hook at which the kernel calls the chain; `None` if only other chains call it.
+    /// Hook at which the kernel evaluates the chain; `None` if only rules of other chains jump to this chain.
     pub hook: Option<Hook>,
-    /// Comments of the chain's rules, in order.
+    /// Comments of the chain's rules, in the order of evaluation. A rule without a comment has an empty string.
     pub rules: Vec<String>,
 }
 
-/// Hook at which the kernel calls a chain.
+/// Hook at which the kernel evaluates a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hook {
-    /// Number of the hook (`NF_BR_*`).
+    /// Number of the netfilter hook (`NF_BR_*`).
     pub number: u32,
-    /// Priority among the chains of the hook.
+    /// Priority of the chain. The kernel evaluates the chains of a hook in ascending order of priority.
     pub priority: i32,
     /// Verdict for frames that match no rule: `NF_DROP` or `NF_ACCEPT`.
     pub policy: u32,
 }
 
-/// Name of Berth's table, which identifies the table: Berth never changes another table.
+/// Name of Berth's table. Berth never changes a table with another name.
 pub const TABLE_NAME: &str = "berth";
-/// Verdict that accepts a frame.
+/// Netfilter verdict that accepts a frame.
 pub const NF_ACCEPT: u32 = 1;
-/// Multicast group of changes to tables (`enum nfnetlink_groups`).
+/// Netlink multicast group that reports changes of nf_tables tables (`enum nfnetlink_groups`).
 pub const NFNLGRP_NFTABLES: u32 = 7;
 
 /// A netlink socket for requests to nf_tables.
@@ -78,27 +78,26 @@ mod message_types {
 
 /// Subsystem of nf_tables in netlink messages (`NFNL_SUBSYS_NFTABLES`).
 pub const NFNL_SUBSYS_NFTABLES: u8 = 10;
-/// Family of tables for bridges (`NFPROTO_BRIDGE`).
+/// Address family of nf_tables tables for bridges (`NFPROTO_BRIDGE`).
 const FAMILY_BRIDGE: u8 = 7;
-/// Length of `nlmsghdr` in bytes.
+/// Length of the header `nlmsghdr` in bytes.
 const NLMSGHDR_LENGTH: usize = 16;
-/// Length of `nlmsghdr` and `nfgenmsg` in bytes.
+/// Length of the headers `nlmsghdr` and `nfgenmsg` together, in bytes.
 pub const HEADERS_LENGTH: usize = 20;
-/// Type of an acknowledgement or error, which ends an answer (`nlmsghdr.nlmsg_type`).
+/// Message type of an acknowledgement or error, which ends an answer (`nlmsghdr.nlmsg_type`).
 const NLMSG_ERROR: u16 = 2;
-/// Type of the message that ends a dump (`nlmsghdr.nlmsg_type`).
+/// Message type that ends a dump (`nlmsghdr.nlmsg_type`).
 const NLMSG_DONE: u16 = 3;
 
-/// Number of the attribute with the table's name, which is the same in all messages about tables, chains, rules and
-/// sets.
+/// Type of the netlink attribute with the table's name, which is the same in all messages about tables, chains, rules
+/// and sets.
 const ATTRIBUTE_TABLE_NAME: u16 = 1;
-/// Maximum number of attempts to request a dump. Concurrent changes interrupt a dump.
+/// Maximum number of attempts to dump objects. A concurrent change interrupts a dump, so that it must be repeated.
 const MAX_DUMP_ATTEMPTS: usize = 8;
 impl NftablesReader {
-    /// Opens a socket. The kernel loads its module `nfnetlink` for this.
+    /// Opens a socket, for which the kernel loads its module `nfnetlink`.
     ///
-    /// # Errors
-    /// Returns an error if the kernel has no netfilter netlink.
+    /// # Errors Returns an error if the kernel does not support the netfilter netlink protocol.
     pub fn open() -> io::Result<Self> {
         let (socket, datagram) =
             (open_socket(NETLINK_NETFILTER)?, Vec::with_capacity(DATAGRAM_SIZE));
@@ -172,7 +171,7 @@ impl NftablesReader {
     }
 
     /// Sends a request and calls `read` with each message of the answer. Returns false if a concurrent change
-    /// interrupted the dump.
+    /// interrupted the answer, so that it may be incomplete.
     fn request(
         &mut self,
         kind: u8,
@@ -181,7 +180,8 @@ impl NftablesReader {
         read: &mut dyn FnMut(&ReceivedAttributes),
     ) -> io::Result<bool> {
         let sequence_number = self.next_sequence();
-        // The answer to a request that is not a dump has an end only if an acknowledgement is requested.
+        // A dump ends with NLMSG_DONE. The end of any other answer can be detected only if an acknowledgement is
+        // requested.
         let ack = if flags == 0 { NLM_F_ACK } else { 0 };
         let flags = NLM_F_REQUEST | flags | ack;
         let request = encode_message(
@@ -216,7 +216,7 @@ impl NftablesReader {
     }
 }
 
-/// Attributes of a message to send, in the kernel's format.
+/// Netlink attributes of a message to send, in the kernel's format.
 #[derive(Debug, Clone, Default)]
 pub struct Attributes(Vec<u8>);
 
@@ -258,8 +258,7 @@ impl Attributes {
         self.with_bytes(kind | NLA_F_NESTED, &inner.0)
     }
 
-    /// Adds an attribute with a comment in the format of `nft`'s user data, where each item has a type, a length and
-    /// its bytes.
+    /// Adds an attribute with a comment, in the format of user data that `nft` writes: a type, a length, and the bytes.
     #[must_use]
     pub fn with_comment(self, kind: u16, comment: &str) -> Self {
         let length = u8::try_from(comment.len() + 1).unwrap_or(u8::MAX);
@@ -268,7 +267,8 @@ impl Attributes {
     }
 }
 
-/// `NFTNL_UDATA_TABLE_COMMENT`; comments of chains and rules have the same number.
+/// Type of a comment in the user data of a table (`NFTNL_UDATA_TABLE_COMMENT`). Comments of chains and rules have the
+/// same type.
 const UDATA_COMMENT: u8 = 0;
 
 fn parse_comment(data: &[u8]) -> Option<String> {
@@ -284,7 +284,7 @@ fn parse_comment(data: &[u8]) -> Option<String> {
     None
 }
 
-/// Attributes of a received message.
+/// Netlink attributes of a received message.
 struct ReceivedAttributes<'a>(&'a [u8]);
 
 impl<'a> ReceivedAttributes<'a> {
@@ -326,7 +326,7 @@ impl<'a> ReceivedAttributes<'a> {
     }
 }
 
-/// Returns true if an event is about a table with this name in the bridge family.
+/// Returns true if an event is about the table `table` of the bridge family.
 #[must_use]
 pub fn is_about_table(event: &[u8], table: &str) -> bool {
     let is_nf_tables =
@@ -338,19 +338,19 @@ pub fn is_about_table(event: &[u8], table: &str) -> bool {
         && payload.text(ATTRIBUTE_TABLE_NAME).is_some_and(|name| name == table)
 }
 
-/// Returns the netlink message type of an nf_tables message.
+/// Returns the netlink message type of an nf_tables message of this kind (`enum nf_tables_msg_types`).
 #[must_use]
 pub const fn message_type(kind: u8) -> u16 {
     u16::from_be_bytes([NFNL_SUBSYS_NFTABLES, kind])
 }
 
-/// Returns the `nfgenmsg` of messages about the bridge family: family and version.
+/// Returns the header `nfgenmsg` of messages about the bridge family. It contains the family and the version.
 #[must_use]
 pub const fn bridge_nfgenmsg() -> [u8; 4] {
     [FAMILY_BRIDGE, 0, 0, 0]
 }
 
-/// Returns the bytes of a message with its headers and attributes.
+/// Returns the bytes of a message with these headers and attributes.
 #[must_use]
 pub fn encode_message(
     kind: u16,
@@ -383,7 +383,7 @@ pub fn message_sequence(message: &[u8]) -> u32 {
     bytes.map(u32::from_ne_bytes).unwrap_or_default()
 }
 
-/// Returns the error number of a message that ends an answer, which is 0 for success; `None` for other messages.
+/// Returns the error number of a message that ends an answer, where 0 means success; `None` for other messages.
 #[must_use]
 pub fn answer_errno(message: &[u8]) -> Option<i32> {
     if !matches!(read_message_type(message)?, NLMSG_ERROR | NLMSG_DONE) {

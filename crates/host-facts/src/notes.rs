@@ -6,11 +6,11 @@ use berth_api::infra_node::{UnknownFact, UnknownReason};
 
 use crate::root::ReadError;
 
-/// Notes of one observation. They are collected, so that a fact that cannot be read does not prevent the other facts
-/// from being read.
+/// Notes of one observation. Errors are collected here, so that a fact that cannot be read does not prevent the other
+/// facts from being read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Notes {
-    /// Problems for an administrator to check.
+    /// Problems that an administrator should check.
     pub warnings: Vec<Warning>,
     /// Facts that could not be read.
     pub unknown_facts: Vec<UnknownFact>,
@@ -19,7 +19,7 @@ pub struct Notes {
 /// A problem of the host or of the values that it reports.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Warning {
-    /// The file or object with the problem.
+    /// The file or object that has the problem.
     pub location: String,
     /// Description of the problem.
     pub message: String,
@@ -37,7 +37,7 @@ impl Notes {
         self.warnings.push(Warning { location: location.into(), message: message.into() });
     }
 
-    /// Adds a fact that could not be read. `path` is its path in the status of the InfraNode.
+    /// Adds a fact that could not be read. `path` is the path of the fact in the status of the InfraNode.
     pub fn add_unknown(
         &mut self,
         path: impl Into<String>,
@@ -57,8 +57,8 @@ impl Notes {
         self.unknown_facts.iter().any(|unknown| unknown.path == path)
     }
 
-    /// Returns the value that was read for the fact at `path` in the status. An error is noted as an unknown fact; it
-    /// is also noted as a warning, unless the file is absent or may not be read by this user.
+    /// Returns the value that was read for the fact at `path` in the status. If `result` is an error, notes the fact as
+    /// unknown. Also adds a warning, unless the file is missing or this user may not read it.
     pub fn value_or_unknown<T>(&mut self, path: &str, result: Result<T, ReadError>) -> Option<T> {
         let error = match result {
             Ok(value) => return Some(value),
@@ -69,8 +69,8 @@ impl Notes {
         None
     }
 
-    /// Returns the value of a file that many hosts do not have. A missing file is not noted; an invalid value is
-    /// noted as a warning.
+    /// Returns the value of a file that many hosts lack. If `result` is an error, adds a warning, unless the file is
+    /// missing or this user may not read it.
     pub fn value_or_warning<T>(&mut self, result: Result<T, ReadError>) -> Option<T> {
         match result {
             Ok(value) => Some(value),
@@ -87,7 +87,7 @@ impl Notes {
         }
     }
 
-    /// Sorts the notes and removes duplicates, so that hosts with the same facts have the same report.
+    /// Sorts the notes and removes duplicates, so that hosts with the same facts have equal reports.
     pub fn sort_and_dedup(&mut self) {
         self.warnings.sort();
         self.warnings.dedup();

@@ -1,5 +1,5 @@
-//! NVMe drives, and what uses them: partitions, mounts, holders (LVM, RAID), swap, signatures, VMs. A drive that
-//! nothing uses can be passed through to a VM.
+//! NVMe drives, and their users: partitions, mounts, holders (LVM, RAID), swap, signatures, VMs. A drive without users
+//! can be passed through to a VM.
 
 use berth_api::infra_node::{Nvme, UnknownReason};
 use berth_api::{Bytes, PciAddress};
@@ -11,11 +11,11 @@ use crate::root::Root;
 use crate::sanitize::sanitize_to_one_line;
 
 const BLOCK_FOLDER: &str = "sys/class/block";
-/// Size of the block layer's sectors in bytes. It does not depend on the sector size of the drive.
+/// Unit of `/sys/class/block/*/size` in bytes, which does not depend on the sector size of the drive.
 const SECTOR_BYTES: u64 = 512;
 
-/// Reads first the drives with a block device, then the controllers without a block device, such as those bound to
-/// `vfio-pci`. If the block devices cannot be listed, it is unknown whether the host has other drives.
+/// Returns the drives with a block device, and then the controllers without a block device, such as those bound to
+/// `vfio-pci`. If the block devices cannot be listed, notes that the list is unknown.
 pub fn observe(root: &Root, pci: &[PciDevice], mounts: &Mounts, notes: &mut Notes) -> Vec<Nvme> {
     let listed = root.list(BLOCK_FOLDER);
     let devices = notes.value_or_unknown("capabilities.nvme", listed).unwrap_or_default();
@@ -32,7 +32,7 @@ pub fn observe(root: &Root, pci: &[PciDevice], mounts: &Mounts, notes: &mut Note
     for (index, drive) in drives.iter().enumerate() {
         if drive.in_use.is_none() {
             let message = format!(
-                "{}: neither the mount table nor the udev database shows whether it is in use",
+                "{}: neither the mount table nor the udev database shows whether the drive is in use",
                 drive.name
             );
             let path = format!("capabilities.nvme[{index}].inUse");
@@ -42,8 +42,8 @@ pub fn observe(root: &Root, pci: &[PciDevice], mounts: &Mounts, notes: &mut Note
     drives
 }
 
-/// Returns true for the name of a namespace such as `nvme0n1`, but not for a partition (`nvme0n1p1`) or a path of a
-/// multipath drive (`nvme0c1n1`).
+/// Returns true for the name of an NVMe namespace such as `nvme0n1`. Returns false for a partition (`nvme0n1p1`) and
+/// for a path of a multipath drive (`nvme0c1n1`).
 #[must_use]
 pub fn is_namespace(name: &str) -> bool {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
@@ -51,7 +51,8 @@ pub fn is_namespace(name: &str) -> bool {
     parts.is_some_and(|(controller, namespace)| is_number(controller) && is_number(namespace))
 }
 
-/// Returns true for a local drive. A drive behind a fabric (`tcp`, `rdma`, `fc`) is a volume on another machine.
+/// Returns true if a drive is in this machine. A drive with the transport `tcp`, `rdma` or `fc` is a volume on another
+/// machine.
 #[must_use]
 pub fn is_local_drive(root: &Root, name: &str) -> bool {
     namespace_controllers(root, name).iter().all(|controller| {
@@ -60,8 +61,8 @@ pub fn is_local_drive(root: &Root, name: &str) -> bool {
     })
 }
 
-/// Returns the names of a namespace's controllers: the controllers of its subsystem, or else the controller in its
-/// name.
+/// Returns the names of an NVMe namespace's controllers: those that sysfs lists for the subsystem of the namespace or,
+/// without such a list, the controller in the name of the namespace.
 fn namespace_controllers(root: &Root, name: &str) -> Vec<String> {
     let folder = format!("{BLOCK_FOLDER}/{name}/device");
     let listed = root.list_numbered(&folder, "nvme").unwrap_or_default();
@@ -126,14 +127,14 @@ fn drive_without_block_device(controller: &PciDevice) -> Nvme {
     }
 }
 
-/// Returns the controller in the name of a namespace: `nvme12` for `nvme12n3`.
+/// Returns the name of the controller in the name of an NVMe namespace: `nvme12` for `nvme12n3`.
 fn controller_name(name: &str) -> &str {
     let digits = name.strip_prefix("nvme").map_or(0, |rest| rest.find('n').unwrap_or(0));
     name.get(..4 + digits).unwrap_or(name)
 }
 
-/// Returns the PCI address in the path of the block device. The path of a multipath drive contains a virtual subsystem
-/// instead; the PCI address of its controllers is used.
+/// Returns the PCI address in the sysfs path of the block device. The path of a multipath drive contains a virtual
+/// subsystem instead of a PCI address, so the PCI address of one of the drive's controllers is returned.
 fn drive_pci_address(root: &Root, name: &str) -> Option<PciAddress> {
     let path = root.read_link(&format!("{BLOCK_FOLDER}/{name}")).unwrap_or_default();
     last_address_in_path(&path).or_else(|| {
@@ -144,8 +145,8 @@ fn drive_pci_address(root: &Root, name: &str) -> Option<PciAddress> {
     })
 }
 
-/// Returns a description of each partition, holder, mount, swap space and signature of the drive. The returned bool is
-/// false if the holders cannot be listed.
+/// Returns descriptions of the partitions, holders, mounts, swap spaces and signatures of the drive, and false if the
+/// holders cannot be listed.
 fn drive_users(
     root: &Root,
     name: &str,
@@ -192,8 +193,8 @@ fn drive_users(
     (users, are_holders_known)
 }
 
-/// Returns the signature that blkid has found on the device, such as that of an unused LVM volume or a ZFS member. It
-/// is read from udev's database.
+/// Returns the signature that blkid has found on the device, such as that of an unused LVM volume or a ZFS member. The
+/// signature is in udev's database.
 fn read_signature(root: &Root, device_number: &str) -> Option<String> {
     let entry = root.read(&format!("run/udev/data/b{device_number}")).ok()?;
     let value = |key: &str| entry.lines().find_map(|line| line.strip_prefix(key));

@@ -1,5 +1,4 @@
-//! Reads [`HostFacts`] from a [`Root`]. A fact that cannot be read becomes a note, and the other facts are still
-//! read.
+//! Reads [`HostFacts`] from a [`Root`]. A fact that cannot be read is noted, and the other facts are still read.
 
 use berth_api::infra_node::Memory;
 
@@ -22,14 +21,15 @@ pub struct ObserveOptions {
     pub direct_io_paths: Vec<String>,
     /// True if devices are observed: KVM, PCI, IOMMU, drives, file systems. Plans do not need these facts.
     pub includes_devices: bool,
-    /// PCI functions from an earlier observation, which are used instead of reading them again.
+    /// PCI functions from an earlier observation, which are then not read again; `None` if PCI functions must be read.
     pub pci: Option<Vec<pci::PciDevice>>,
-    /// True if KVM is observed, which creates a VM as a test. If no VM runs on the host, the test interrupts every CPU.
+    /// True if KVM is observed by creating a test VM. If no VM runs on the host, creating the test VM interrupts every
+    /// CPU.
     pub includes_kvm: bool,
 }
 
 impl ObserveOptions {
-    /// Returns the options for reading only the facts that a plan needs.
+    /// Returns options with which only the facts that a plan of changes needs are read.
     #[must_use]
     pub const fn for_plan() -> Self {
         Self {
@@ -103,7 +103,7 @@ pub fn observe(root: &Root, options: &ObserveOptions, services: &dyn HostService
     facts
 }
 
-/// Reads only the links and the ledger, after an event about links. All other facts are empty.
+/// Reads only the links and the ledger, for use after an event about links. All other facts are empty.
 #[must_use]
 pub fn observe_links(root: &Root, pci: &[pci::PciDevice]) -> HostFacts {
     let mut notes = Notes::default();

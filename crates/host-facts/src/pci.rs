@@ -1,4 +1,4 @@
-//! PCI functions that can be used by VMs: network, NVMe, displays, accelerators, and every SR-IOV physical function.
+//! PCI functions that VMs can use: network, NVMe, displays, accelerators, and every SR-IOV physical function.
 
 use berth_api::infra_node::{Sriov, UnknownReason};
 use berth_api::{PciAddress, excerpt};
@@ -13,7 +13,7 @@ const DEVICE_FOLDER: &str = "sys/bus/pci/devices";
 pub struct PciDevice {
     /// PCI address.
     pub address: PciAddress,
-    /// Class, subclass and programming interface, in 24 bits; `None` if it cannot be read.
+    /// Class, subclass and programming interface, one byte each (24 bits); `None` if the class cannot be read.
     pub class: Option<u32>,
     /// Vendor id.
     pub vendor: Option<u16>,
@@ -23,11 +23,11 @@ pub struct PciDevice {
     pub driver: Option<String>,
     /// IOMMU group of the function.
     pub iommu_group: Option<u32>,
-    /// NUMA zone of the function; `None` if it is unknown (-1 in sysfs).
+    /// NUMA zone of the function; `None` if the zone is unknown (-1 in sysfs).
     pub zone: Option<u32>,
-    /// Numbers of virtual functions, if the function is a physical function.
+    /// Numbers of virtual functions, if the function is an SR-IOV physical function.
     pub sriov: Option<Sriov>,
-    /// True if the function is a virtual function.
+    /// True if the function is an SR-IOV virtual function.
     pub is_virtual: bool,
 }
 
@@ -58,9 +58,9 @@ impl PciDevice {
     }
 }
 
-/// Reads the functions in `/sys/bus/pci/devices`, and sorts them by address. A machine without PCI does not have the
-/// folder; if the folder cannot be read for another reason, it is unknown which devices the host has. A function whose
-/// class cannot be read may be a GPU or a drive.
+/// Reads the functions in `/sys/bus/pci/devices` and sorts them by address. A machine without PCI lacks this folder. If
+/// the folder cannot be read for another reason, notes that the host's devices are unknown. A function whose class cannot
+/// be read may be a GPU or a drive, so notes that these devices are unknown.
 pub fn observe(root: &Root, notes: &mut Notes) -> Vec<PciDevice> {
     let listed = root.list(DEVICE_FOLDER);
     if let Err(error) = &listed
@@ -88,7 +88,8 @@ pub fn observe(root: &Root, notes: &mut Notes) -> Vec<PciDevice> {
 }
 
 /// Returns true for memory controllers, bridges, system peripherals and performance counters. About 90 % of a server's
-/// PCI functions are of these kinds, which cannot have virtual functions.
+/// PCI functions are of these kinds, and they cannot have virtual functions, so the file `sriov_totalvfs` is not read
+/// for them.
 const fn is_system_device(class: u32) -> bool {
     matches!(class >> 16, 0x05 | 0x06 | 0x08 | 0x11)
 }
@@ -96,7 +97,10 @@ const fn is_system_device(class: u32) -> bool {
 fn read_device(root: &Root, name: &str, notes: &mut Notes) -> Option<PciDevice> {
     let file = |attribute: &str| format!("{DEVICE_FOLDER}/{name}/{attribute}");
     let Ok(address) = name.parse() else {
-        notes.warn(format!("/{DEVICE_FOLDER}/{}", name.escape_debug()), "not a PCI address");
+        notes.warn(
+            format!("/{DEVICE_FOLDER}/{}", name.escape_debug()),
+            "the name of the folder is not a PCI address",
+        );
         return None;
     };
     let class = match read_class(root, &file("class")) {
@@ -199,7 +203,7 @@ pub fn parse_hexadecimal(text: &str) -> Option<u32> {
     u32::from_str_radix(digits, 16).ok().filter(|_| !digits.starts_with('+'))
 }
 
-/// Returns the address of the last PCI function in the path of a device
+/// Returns the address of the last PCI function in the sysfs path of a device
 /// (`../../devices/pci0000:00/0000:00:02.0/net/eth0`). Returns `None` for a USB device.
 #[must_use]
 pub fn last_address_in_path(path: &str) -> Option<PciAddress> {

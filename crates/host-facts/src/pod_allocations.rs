@@ -1,5 +1,5 @@
-//! Allocations of pods from sources other than the kubelet's checkpoints: the list of the kubelet's PodResources API,
-//! the names of pods by UID, and the huge pages that the pods' control groups allow.
+//! Allocations of pods from sources other than the kubelet's checkpoints: the answers of the kubelet's PodResources
+//! API, the names of pods by UID, and the huge page limits of the pods' control groups.
 
 use std::collections::BTreeMap;
 
@@ -16,22 +16,22 @@ use crate::services::HostServices;
 /// Allocations of pods from sources other than the kubelet's checkpoints.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct PodAllocations {
-    /// The kubelet's list; `None` if it was not requested, or if the kubelet did not answer.
+    /// Answers of the kubelet's PodResources API; `None` if the API was not called, or if the kubelet did not answer.
     pub pod_resources: Option<PodResourcesList>,
     /// Namespace and name of each pod, by UID.
     pub pod_names: BTreeMap<String, (String, String)>,
-    /// Huge page limits of each pod's control group, by UID of the pod and page size. Every pod that has a control
-    /// group has an entry.
+    /// Huge page limits of each pod's control group in bytes, by UID of the pod and page size. Every pod that has a
+    /// control group has an entry, which may be empty.
     pub hugepage_limits: BTreeMap<String, BTreeMap<PageSize, u64>>,
-    /// True if a folder of the pods' control groups exists, so that a pod without an entry in `hugepage_limits` has no
+    /// True if the folder of the pods' control groups exists. A pod without an entry in `hugepage_limits` then has no
     /// control group.
     pub are_control_groups_visible: bool,
 }
 
-/// Path of the device list in the InfraNode's `status`.
+/// Path of the field in the status of the InfraNode that lists devices.
 pub const DEVICES_PATH: &str = "devices";
 
-/// Requests the kubelet's list, and reads the pods' control groups and log folders.
+/// Calls the kubelet's PodResources API, and reads the pods' control groups and log folders.
 pub fn observe(root: &Root, services: &dyn HostServices, notes: &mut Notes) -> PodAllocations {
     let listed = services.request_pod_resources(root).unwrap_or_else(|error| {
         let message = error.to_string();
@@ -45,15 +45,16 @@ pub fn observe(root: &Root, services: &dyn HostServices, notes: &mut Notes) -> P
     });
     match listed.as_ref().map(|listed| &listed.devices) {
         Some(None) => {
-            let message =
-                "the kubelet does not support GetAllocatableResources (Kubernetes 1.23 and later)";
+            let message = "the kubelet does not support GetAllocatableResources, which requires Kubernetes 1.23";
             notes.add_unknown(DEVICES_PATH, UnknownReason::NotFound, message);
         }
         Some(Some(devices)) if !devices.multi_zone_resources.is_empty() => {
             let names: Vec<&str> =
                 devices.multi_zone_resources.iter().map(String::as_str).collect();
-            let message =
-                format!("{}: some devices belong to several NUMA zones", names.join(", "));
+            let message = format!(
+                "the devices of {} cannot be counted by zone: some belong to several NUMA zones",
+                names.join(", ")
+            );
             notes.add_unknown(DEVICES_PATH, UnknownReason::Unreadable, message);
         }
         _ => {}

@@ -38,7 +38,7 @@ impl Links {
         self.all.iter().filter(move |link| link.master.as_ref() == Some(master))
     }
 
-    /// Returns the links that are stacked on the link with this name.
+    /// Returns the links that are stacked on the link `parent`.
     pub fn links_stacked_on<'a>(&'a self, parent: &'a LinkName) -> impl Iterator<Item = &'a Link> {
         self.all.iter().filter(move |link| link.parent.as_ref() == Some(parent))
     }
@@ -49,7 +49,7 @@ impl Links {
     }
 }
 
-/// Returns the link names by interface index, because messages refer to links by index.
+/// Returns the names of the links by interface index, by which netlink messages refer to links.
 pub(super) fn names_by_index(links: &[Link]) -> BTreeMap<u32, LinkName> {
     links.iter().filter_map(|link| Some((link.index?, link.name.clone()))).collect()
 }
