@@ -96,7 +96,7 @@ fn invalid_content_is_reported_with_file_and_value() {
         "/sys/devices/system/node/node0/distance: `10 ten` does not have one number for each of 1 zones",
         "/sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages: `-5` is not a valid value",
         "/var/lib/kubelet/cpu_manager_state: not a kubelet checkpoint: EOF",
-        "/sys/bus/pci/devices/nonsense: not a PCI address",
+        "/sys/bus/pci/devices/nonsense: the name of the folder is not a PCI address",
     ] {
         assert!(warnings.contains(words), "{words}\nis not in\n{warnings}");
     }

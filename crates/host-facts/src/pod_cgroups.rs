@@ -3,18 +3,19 @@
 //! Usually the control groups of pods are below `kubepods.slice`. They are below the unit of the container runtime if
 //! the kubelet uses the systemd cgroup driver and the runtime does not (runc then uses the name as a path relative to
 //! its own group: `/system.slice/containerd.service/kubepods-pod<uid>.slice:cri-containerd:<id>`). They are below the
-//! unit of the kubelet with `cgroupRoot` or a nested kubelet. Virtual machines that libvirt starts without
-//! systemd-machined are in the unit of libvirt.
+//! unit of the kubelet if `cgroupRoot` is set, or if the kubelet itself runs in a container. Virtual machines that
+//! libvirt starts without systemd-machined are in the unit of libvirt.
 
 use std::collections::BTreeMap;
 
 use crate::root::Root;
 use crate::setting::SystemdUnit;
 
-/// Prefixes of the names of virtual machine processes. Such a process is found by its name in any control group.
+/// Prefixes of the names of processes that run virtual machines. Such a process counts in any control group.
 const VM_PROCESS_PREFIXES: [&str; 2] = ["qemu-", "virt-launcher"];
 
-/// Returns the units, each with a description of one process of a pod or virtual machine in it.
+/// Returns the units that contain pods or virtual machines. The value describes one such process or control group in
+/// the unit.
 pub(super) fn observe(root: &Root) -> BTreeMap<SystemdUnit, String> {
     let processes = match root.list_numbered("proc", "") {
         Ok(processes) => processes,
@@ -26,8 +27,8 @@ pub(super) fn observe(root: &Root) -> BTreeMap<SystemdUnit, String> {
     };
     let mut found = BTreeMap::new();
     for (pid, folder) in processes {
-        // The file is missing if the process has ended in the meantime. In a container, it is also missing for kernel
-        // threads.
+        // The file is missing if the process has ended since the list was read or, in a container, if the process is a
+        // kernel thread.
         let Ok(text) = root.read(&format!("proc/{folder}/cgroup")) else { continue };
         let Some(group) = cgroup_v2_path(&text) else { continue };
         let (path, is_relative) = resolve_path(root, group);
@@ -43,21 +44,22 @@ pub(super) fn observe(root: &Root) -> BTreeMap<SystemdUnit, String> {
             });
         }
     }
-    // A control group without a process may belong to a pod that is being created.
+    // A control group of a pod that is being created has no process yet.
     if let Some(folder) = find_pod_group_in_system_slice(root) {
         found.entry(SystemdUnit::System).or_insert(folder);
     }
     found
 }
 
-/// Returns the path of the control group in the version 2 hierarchy. Only version 2 restricts the CPUs of units.
+/// Returns the path of the control group in the version 2 hierarchy. Version 1 is ignored, because `AllowedCPUs` of
+/// units takes effect only in version 2.
 fn cgroup_v2_path(text: &str) -> Option<&str> {
     text.lines().find_map(|line| line.strip_prefix("0::"))
 }
 
-/// Returns the path of a control group relative to the host's root control group. The returned bool is true if the
-/// first components of this path are unknown. A process in a cgroup namespace sees paths relative to its own group:
-/// `/../..`, followed by the components below the common ancestor.
+/// Returns the path of a control group relative to the host's root control group, and true if the first components of
+/// this path are unknown. A process in a cgroup namespace sees paths relative to its own group: `/../..`, followed by
+/// the components below the common ancestor.
 fn resolve_path<'a>(root: &Root, group: &'a str) -> (&'a str, bool) {
     let mut path = group;
     while let Some(rest) = path.strip_prefix("/..") {
@@ -70,7 +72,8 @@ fn resolve_path<'a>(root: &Root, group: &'a str) -> (&'a str, bool) {
     (path, is_relative)
 }
 
-/// Returns the units to which a control group may belong.
+/// Returns the units that may contain a control group: all units if the first components of its path are unknown
+/// (`is_relative`).
 fn parent_units(path: &str, is_relative: bool) -> Vec<SystemdUnit> {
     let top = path.split('/').nth(1).unwrap_or_default();
     SystemdUnit::ALL.into_iter().filter(|unit| is_relative || unit.unit_name() == top).collect()

@@ -1,10 +1,10 @@
-//! Names by which pods appear in the file system: names of their control groups and of their log folders.
+//! Names of pods' control groups and log folders, from which UIDs, namespaces and names of pods are read.
 
-/// Folder that contains one log folder for each pod, named `<namespace>_<name>_<uid>`.
+/// Folder that contains a log folder for each pod, named `<namespace>_<name>_<uid>`.
 pub const POD_LOGS_FOLDER: &str = "var/log/pods";
 
-/// Folders in which the kubelet creates control groups of pods: those of cgroup v2, then those of v1, for each QoS
-/// class.
+/// Folders in which the kubelet creates control groups of pods, one for each QoS class: in cgroup v2, then in cgroup
+/// v1, with either cgroup driver.
 pub const POD_CGROUP_FOLDERS: [&str; 12] = [
     "sys/fs/cgroup/kubepods.slice",
     "sys/fs/cgroup/kubepods.slice/kubepods-burstable.slice",
@@ -20,8 +20,8 @@ pub const POD_CGROUP_FOLDERS: [&str; 12] = [
     "sys/fs/cgroup/hugetlb/kubepods/besteffort",
 ];
 
-/// Returns the UID in the name of a pod's control group: `kubepods-pod<uid with _>.slice` or `pod<uid>`. For QoS
-/// classes other than Guaranteed, the name contains the class: `kubepods-burstable-pod<uid with _>.slice`.
+/// Returns the UID in the name of a pod's control group: `kubepods-pod<uid with _>.slice` or `pod<uid>`. The name may
+/// contain a QoS class, as in `kubepods-burstable-pod<uid with _>.slice`.
 pub fn pod_uid_of_cgroup(name: &str) -> Option<String> {
     let systemd_uid = name.strip_suffix(".slice").and_then(|name| {
         let rest = name.strip_prefix("kubepods-")?;
@@ -35,8 +35,8 @@ pub fn pod_uid_of_cgroup(name: &str) -> Option<String> {
     Some(uid.replace('_', "-"))
 }
 
-/// Returns the UID, and the namespace and name of the pod, from the name of its log folder. Namespaces and names of
-/// pods cannot contain `_`.
+/// Parses the name of a pod's log folder; returns the UID, and the namespace and name. Namespaces and names of pods
+/// cannot contain `_`.
 pub fn parse_log_folder_name(folder: &str) -> Option<(String, (String, String))> {
     let mut parts = folder.split('_');
     let (namespace, name, uid) = (parts.next()?, parts.next()?, parts.next()?);

@@ -1,4 +1,4 @@
-//! Pods on the host, found by their control groups without the API server.
+//! Pods on the host, found without the API server by their control groups.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,11 +13,11 @@ use super::processes::Processes;
 use crate::root::{ReadError, Root};
 use crate::setting::SystemdUnit;
 
-/// Facts about the pods on the host that plans need.
+/// Facts about the pods on the host that plans of changes need.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Pods {
-    /// UIDs of pods with the QoS class Guaranteed. The kubelet's managers allocate resources to these pods, and do so
-    /// again when the kubelet starts with another policy.
+    /// UIDs of the Guaranteed pods. The kubelet's managers allocate resources to these pods, and allocate them again
+    /// when the kubelet starts with another policy.
     pub guaranteed_pods: BTreeSet<String>,
     /// The reason why `guaranteed_pods` is incomplete: the control groups of pods cannot be listed.
     pub control_group_error: Option<ReadError>,
@@ -25,18 +25,18 @@ pub struct Pods {
     pub virt_launcher_count: usize,
     /// True if the processes of the host are visible, so that `virt_launcher_count` is reliable.
     pub are_processes_visible: bool,
-    /// Number of huge pages that all pods are allowed to use (`hugetlb.<size>.max` of their control groups),
-    /// by page size.
+    /// Number of huge pages that all pods together may use (`hugetlb.<size>.max` of their control groups), by page
+    /// size.
     pub hugepage_limits: BTreeMap<PageSize, u64>,
-    /// Units that contain pods or virtual machines, each with the evidence. `AllowedCPUs` of such a unit would also
-    /// affect these pods and virtual machines.
+    /// Units that contain pods or virtual machines, each with a description of one of their processes or control
+    /// groups. A value of `AllowedCPUs` for such a unit would also restrict these pods and virtual machines.
     pub units_with_pods: BTreeMap<SystemdUnit, String>,
 }
 
 impl Pods {
-    /// Returns the reason why the node is not drained; `None` if it is drained. Only pods whose resources a kubelet
-    /// with another policy would allocate again are considered: Guaranteed pods and virtual machines. Other pods,
-    /// such as those of DaemonSets, may remain on a drained node.
+    /// Returns the reason why the node is not drained; `None` if it is drained. Only Guaranteed pods and virtual
+    /// machines matter, because a kubelet with another policy would allocate their resources again. Other pods, such as
+    /// those of DaemonSets, may remain on a drained node.
     #[must_use]
     pub fn not_drained_reason(&self) -> Option<String> {
         if !self.are_processes_visible {
@@ -54,7 +54,7 @@ impl Pods {
     }
 }
 
-/// Paths of the kubelet's top control group: cgroup v2, then v1, with either cgroup driver.
+/// Paths that the kubelet's topmost control group may have: in cgroup v2, then in cgroup v1, with either cgroup driver.
 const KUBEPODS_GROUPS: [&str; 6] = [
     "sys/fs/cgroup/kubepods.slice",
     "sys/fs/cgroup/kubepods",
@@ -64,7 +64,7 @@ const KUBEPODS_GROUPS: [&str; 6] = [
     "sys/fs/cgroup/systemd/kubepods",
 ];
 
-/// Finds the pods by their control groups and in the kubelet's checkpoints.
+/// Finds pods by their control groups and in the kubelet's checkpoints.
 pub fn observe(root: &Root, processes: &Processes, kubelet: &KubeletFacts) -> Pods {
     let mut listings = Vec::new();
     let mut control_group_error = None;
@@ -78,8 +78,8 @@ pub fn observe(root: &Root, processes: &Processes, kubelet: &KubeletFacts) -> Po
     }
     let mut guaranteed: BTreeSet<String> =
         listings.iter().flatten().filter_map(|name| pod_uid_of_cgroup(name)).collect();
-    // The checkpoints also contain pods whose control groups do not exist yet. If no kubelet runs, a pod in a
-    // checkpoint counts only if it is still on disk.
+    // The checkpoints also list pods whose control groups do not exist yet. If no kubelet runs, a pod in a checkpoint
+    // counts only if the pod is still on disk.
     let cpu_pods =
         kubelet.cpu_state.iter().flat_map(|state| state.exclusive_cpus_by_pod().into_keys());
     let memory_pods = kubelet.memory_state.iter().flat_map(|state| state.entries.keys());
@@ -102,21 +102,23 @@ pub fn observe(root: &Root, processes: &Processes, kubelet: &KubeletFacts) -> Po
 }
 
 /// Returns the UIDs of the pods that a stopped kubelet has left on disk. The kubelet runs these pods again when it
-/// starts, even after a reboot. Its Memory Manager removes entries of deleted pods only at the next admission.
+/// starts, even after a reboot. Pods that are only in a checkpoint may be deleted, because the Memory Manager removes
+/// entries of deleted pods only when the kubelet admits another pod.
 fn read_pods_on_disk(root: &Root, kubelet: &KubeletFacts) -> BTreeSet<String> {
     match root.list(&format!("{}/pods", kubelet.root_dir)) {
-        // In the agent's container, an empty folder that is not the host's may be mounted at this path.
+        // In the agent's container, an empty folder may be mounted at this path instead of the host's folder.
         Ok(folders) if !(folders.is_empty() && root.is_from_container()) => {
             return folders.into_iter().collect();
         }
         _ => {}
     }
-    // The log folder of a deleted pod remains until the kubelet removes it, which it does once a minute.
+    // Log folders are less exact: the kubelet removes the log folder of a deleted pod up to a minute after the
+    // deletion.
     let logs = root.list(POD_LOGS_FOLDER).unwrap_or_default();
     logs.iter().filter_map(|name| parse_log_folder_name(name)).map(|(uid, _)| uid).collect()
 }
 
-/// Returns the sum of the huge page limits of all pods' control groups, by page size.
+/// Returns the sum of the huge page limits of all pods' control groups, in pages, by page size.
 fn sum_hugepage_limits(root: &Root) -> BTreeMap<PageSize, u64> {
     let mut total = BTreeMap::new();
     for (size, count) in hugepage_limits_by_pod(root).into_values().flatten() {
@@ -125,9 +127,8 @@ fn sum_hugepage_limits(root: &Root) -> BTreeMap<PageSize, u64> {
     total
 }
 
-/// Returns the huge page limits of each pod's control group by page size, by UID of the pod. The groups of pods are
-/// directly below the kubelet's top group or one level below. A group without a limit (`max`) belongs to a pod that
-/// requests no huge pages.
+/// Returns the huge page limits of the pods' control groups, in pages, by UID of the pod and by page size. A control
+/// group without a limit (`max`) belongs to a pod that requests no huge pages, and its map is empty.
 pub(super) fn hugepage_limits_by_pod(root: &Root) -> BTreeMap<String, BTreeMap<PageSize, u64>> {
     let mut pods = BTreeMap::new();
     for (name, folder) in POD_CGROUP_FOLDERS.iter().flat_map(|folder| list_groups(root, folder)) {
@@ -138,16 +139,16 @@ pub(super) fn hugepage_limits_by_pod(root: &Root) -> BTreeMap<String, BTreeMap<P
     pods
 }
 
-/// Returns true if a folder of the pods' control groups exists. No such folder exists if the kubelet creates the
-/// control groups below another group (`cgroupRoot`), or none at all (`cgroupsPerQOS: false`).
+/// Returns true if a folder with control groups of pods exists. No such folder exists if the kubelet creates the
+/// control groups below another group (`cgroupRoot`), or creates none (`cgroupsPerQOS: false`).
 pub(super) fn are_control_groups_visible(root: &Root) -> bool {
     POD_CGROUP_FOLDERS.iter().any(|folder| root.list(folder).is_ok())
 }
 
 fn list_groups(root: &Root, folder: &str) -> Vec<(String, String)> {
     let names = root.list(folder).unwrap_or_default();
-    // The name of a control file has a dot after the controller's name. The name of a group ends in .slice or has no
-    // dot.
+    // The name of a control file has a dot after the name of its controller. The name of a control group ends with
+    // `.slice` or has no dot.
     let is_group = |name: &String| !name.contains('.') || name.ends_with(".slice");
     names
         .into_iter()
@@ -162,7 +163,7 @@ fn hugepage_limits(root: &Root, folder: &str) -> BTreeMap<PageSize, u64> {
         let limit =
             |file: &str| root.read_value::<u64>(&format!("{folder}/hugetlb.{name}.{file}")).ok();
         let Some(bytes) = limit("max").or_else(|| limit("limit_in_bytes")) else { continue };
-        // Version 1 writes the largest possible number of whole pages if there is no limit.
+        // In version 1, the value for no limit is a very large number of bytes: the largest multiple of the page size.
         if Bytes(bytes).0 < 1 << 60 && bytes > 0 {
             limits.insert(size, bytes / size.bytes());
         }

@@ -3,13 +3,13 @@
 use crate::pod_names::pod_uid_of_cgroup;
 use crate::root::Root;
 
-/// The kernel's name of a kubelet process.
+/// Name of a kubelet process in `/proc/<pid>/comm`.
 pub const KUBELET_PROCESS_NAME: &str = "kubelet";
 
-/// The kernel's names of programs that contain a kubelet: k3s' server and agent, and MicroK8s.
+/// Names, in `/proc/<pid>/comm`, of processes that contain a kubelet: k3s' server and agent, and MicroK8s.
 pub const KUBELET_EMBEDDERS: [&str; 3] = ["k3s-server", "k3s-agent", "kubelite"];
 
-/// Names of the processes to search for, as the kernel shortens them to 15 bytes.
+/// Names, in `/proc/<pid>/comm`, of the processes to search for. The kernel shortens names to 15 bytes.
 const SEARCHED_NAMES: [&str; 11] = [
     KUBELET_PROCESS_NAME,
     "k3s-server",
@@ -24,23 +24,23 @@ const SEARCHED_NAMES: [&str; 11] = [
     "systemd-network",
 ];
 
-/// A process.
+/// A running process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
     /// Process id.
     pub pid: u32,
-    /// The kernel's name of the process.
+    /// Name of the process in `/proc/<pid>/comm`.
     pub name: String,
 }
 
-/// Running processes, in ascending order of their ids.
+/// Running processes that affect Berth, in ascending order of their ids.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Processes {
-    /// Processes with one of the known names. Of the processes with the name `kubelet`, only those that may be the
-    /// host's kubelet are included.
+    /// Processes with one of the searched names. A process with the name `kubelet` is included only if it may be the
+    /// host's kubelet.
     pub entries: Vec<Process>,
-    /// True if the processes of the host are visible. They are not in most captures, in a container with a separate
-    /// PID namespace, and if `/proc` hides the processes of other users (`hidepid`).
+    /// True if the processes of the host are visible. They are not visible in most captures, in a container with a
+    /// separate PID namespace, and if `/proc` hides the processes of other users (`hidepid`).
     pub are_visible: bool,
 }
 
@@ -51,7 +51,7 @@ impl Processes {
         self.entries.iter().find(|process| process.name == name)
     }
 
-    /// Returns true if the host's kubelet runs, as a separate process or as a part of another program.
+    /// Returns true if a kubelet runs on the host, as a separate process or as a part of another program.
     #[must_use]
     pub fn is_kubelet_running(&self) -> bool {
         self.find_by_name(KUBELET_PROCESS_NAME).is_some()
@@ -59,7 +59,8 @@ impl Processes {
     }
 }
 
-/// Returns the CPU time of this process in seconds and its resident memory in bytes, from its `stat` and `statm`.
+/// Returns the CPU time of the current process in seconds and its resident memory in bytes, from its `stat` and
+/// `statm`.
 #[must_use]
 pub fn read_own_resource_usage(root: &Root) -> Option<(f64, f64)> {
     let stat = root.read("proc/self/stat").ok()?;
@@ -73,8 +74,8 @@ pub fn read_own_resource_usage(root: &Root) -> Option<(f64, f64)> {
     Some((ticks / 100.0, pages * page_size))
 }
 
-/// Returns true if the process may be the host's kubelet: it runs as root and in the host's PID namespace, but not in
-/// the control group of a pod.
+/// Returns true if a process may be the host's kubelet: it runs as root and in the host's PID namespace, but not in the
+/// control group of a pod.
 pub fn is_host_process(root: &Root, pid: u32) -> bool {
     let status = root.read(&format!("proc/{pid}/status")).unwrap_or_default();
     let field = |name: &str| {
@@ -82,18 +83,18 @@ pub fn is_host_process(root: &Root, pid: u32) -> bool {
         line.map(|values| values.split_whitespace().collect::<Vec<_>>()).unwrap_or_default()
     };
     let runs_as_root = field("Uid:").get(1) == Some(&"0");
-    // The field has one number for each PID namespace of the process, from this namespace to the innermost (Linux
-    // 4.1).
+    // `NSpid` has one number for each PID namespace that contains the process, beginning with the namespace of this
+    // agent (Linux 4.1).
     let in_this_pid_namespace = field("NSpid:").len() == 1;
     let Ok(groups) = root.read(&format!("proc/{pid}/cgroup")) else { return false };
-    // Seen from a separate cgroup namespace, such as the namespace of the agent's container, paths begin with `..` and
-    // may lack `kubepods`, but they contain the pod's own group.
+    // In a separate cgroup namespace, such as that of the agent's container, the paths of other processes begin with
+    // `..` and may lack `kubepods`, but they contain the name of the pod's own control group.
     let is_pod_group =
         |part: &str| part.starts_with("kubepods") || pod_uid_of_cgroup(part).is_some();
     runs_as_root && in_this_pid_namespace && !groups.split(['/', '\n']).any(is_pod_group)
 }
 
-/// Finds the processes by the names in `/proc/*/comm`.
+/// Finds the processes with the searched names in `/proc/*/comm`.
 pub fn observe(root: &Root) -> Processes {
     let Ok(pids) = root.list_numbered("proc", "") else { return Processes::default() };
     let matching_process = |(pid, folder): &(u32, String)| {
@@ -103,7 +104,7 @@ pub fn observe(root: &Root) -> Processes {
         is_match.then_some(Process { pid: *pid, name })
     };
     let found: Vec<Process> = pids.iter().filter_map(matching_process).collect();
-    // Process 2 of a host is always the kernel's thread daemon, which is never visible in a container's own PID
+    // On a host, process 2 is always the kernel's thread daemon. It is never visible in a container with its own PID
     // namespace.
     let has_kthreadd = root.read("proc/2/comm").is_ok_and(|name| name == "kthreadd");
     Processes { are_visible: has_kthreadd || !found.is_empty(), entries: found }

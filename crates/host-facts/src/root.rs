@@ -1,10 +1,10 @@
 //! Access to the host's files.
 //!
-//! Files in `/proc`, `/sys`, `/etc` and `/var` are always read relative to a [`Root`], which is `/` on a running
-//! host, or a folder with a captured tree. Therefore a capture of any machine can be used in a test, and a symbolic
-//! link in a captured tree never leads to files of this machine.
+//! Files in `/proc`, `/sys`, `/etc` and `/var` are always read relative to a [`Root`], which is `/` on a running host,
+//! or a folder with a captured tree. Therefore a test can use a capture of any machine, and a symbolic link in a
+//! captured tree never leads to files of this machine.
 //!
-//! Reading a file never blocks, whatever kind of file it is, and has a size limit.
+//! Reading a file never blocks, whatever kind of file it is, and never reads more than a maximum size.
 
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -28,7 +28,7 @@ pub struct Root {
     is_live: bool,
 }
 
-/// Error of opening a root.
+/// Error when a root cannot be opened.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "--root {path}: {problem}; specify the folder that contains proc/ and sys/",
@@ -39,13 +39,13 @@ pub struct RootError {
     problem: &'static str,
 }
 
-/// Error of reading a file.
+/// Error when a file cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("/{path}: {problem}")]
 pub struct ReadError {
     /// Path of the file, relative to the root.
     pub path: String,
-    /// Problem with the file.
+    /// Reason why the file cannot be read.
     pub problem: ReadProblem,
 }
 
@@ -55,13 +55,13 @@ pub enum ReadProblem {
     /// The file does not exist.
     #[error("no such file or directory")]
     NotFound,
-    /// This user has no permission to read the file.
+    /// The current user has no permission to read the file.
     #[error("permission denied; run as root")]
     NoPermission,
     /// The path is a folder, pipe, socket or device instead of a file.
     #[error("not a regular file")]
     NotRegularFile,
-    /// The file has more than this number of bytes, which is larger than any file that the kernel writes.
+    /// The file has more than this number of bytes, although the kernel and the kubelet write no files of this size.
     #[error("larger than {0} bytes")]
     TooLarge(usize),
     /// The content of the file is malformed.
@@ -73,7 +73,7 @@ pub enum ReadProblem {
 }
 
 impl ReadError {
-    /// Returns the corresponding reason in the report's list `unknown`.
+    /// Returns the corresponding reason for the list `status.unknown` of the InfraNode.
     #[must_use]
     pub const fn reason(&self) -> UnknownReason {
         match self.problem {
@@ -93,17 +93,18 @@ impl ReadError {
     }
 }
 
-/// Maximum size of a sysfs attribute in bytes (`sysfs_emit`).
+/// Maximum size of a sysfs attribute in bytes, which is one page (`sysfs_emit`).
 const PAGE_SIZE: usize = 4096;
-/// Size limit of ordinary files in bytes. A sysfs attribute has at most one page, and procfs tables are far below
-/// this limit.
+/// Maximum size of ordinary files in bytes. A sysfs attribute has at most one page, and procfs tables are much smaller
+/// than this limit.
 const MAX_SMALL_FILE_BYTES: usize = 1 << 20;
-/// Size limit of large files in bytes. `cpuinfo` of 8,192 CPUs has about 12 MB; the kubelet's checkpoint of 1,000 pods
-/// is smaller.
+/// Maximum size of large files in bytes. `cpuinfo` of 8,192 CPUs has about 12 MB; the kubelet's checkpoint of 1,000
+/// pods is smaller.
 const MAX_LARGE_FILE_BYTES: usize = 64 << 20;
-/// Maximum number of openat2 calls if they fail because of renames. A busy machine needs two or three calls.
+/// Maximum number of openat2 calls for one file if the calls fail because of renames. Two or three calls are sufficient
+/// on a busy machine.
 const MAX_OPEN_ATTEMPTS: usize = 100;
-/// Maximum number of entries of a folder that are read. `/proc` of a busy host has about ten thousand entries.
+/// Maximum number of entries that are read from a folder. `/proc` of a busy host has about ten thousand entries.
 const MAX_FOLDER_ENTRIES: usize = 1 << 18;
 
 impl Root {
@@ -115,19 +116,18 @@ impl Root {
         Self::open(Path::new("/"))
     }
 
-    /// Returns the root of this running machine for an agent in a container. `path` is the folder below which the
-    /// host's `proc/`, `sys/`, ... are mounted.
+    /// Returns the root of this running machine for an agent in a container. `path` is the folder at which the host's
+    /// `/` or its folders `proc/`, `sys/`, ... are mounted.
     ///
-    /// # Errors
-    /// Returns an error if the path is not a folder that can be opened.
+    /// # Errors Returns an error if the path is not a folder that can be opened.
     pub fn open_live_mounted_at(path: &Path) -> Result<Self, RootError> {
         Ok(Self { is_live: true, ..Self::open(path)? })
     }
 
-    /// Returns the root for a folder with `proc/`, `sys/`, ... of a captured tree. `/` means this running machine.
+    /// Returns the root of a captured tree. `path` is the folder with the tree's `proc/`, `sys/`, ...; `/` means this
+    /// running machine.
     ///
-    /// # Errors
-    /// Returns an error if the path is not a folder that can be opened.
+    /// # Errors Returns an error if the path is not a folder that can be opened.
     pub fn open(path: &Path) -> Result<Self, RootError> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let folder = open(path, flags, Mode::empty()).map_err(|errno| RootError {
@@ -143,45 +143,44 @@ impl Root {
         Ok(Self { path: path.to_owned(), folder, is_live: live })
     }
 
-    /// Returns true if this is the running machine, which also has ioctls, netlink and CPUID. Returns false for a
-    /// captured tree.
+    /// Returns true if this is the running machine, so that ioctls, netlink and CPUID can also be used. Returns false
+    /// for a captured tree.
     #[must_use]
     pub const fn is_live(&self) -> bool {
         self.is_live
     }
 
-    /// Returns true if this is the running machine as seen from a container, whose `/dev` is not that of the host.
+    /// Returns true if this is the running machine as seen from a container, so that `/dev` is not that of the host.
     #[must_use]
     pub fn is_from_container(&self) -> bool {
         self.is_live && self.path != Path::new("/")
     }
 
-    /// Returns the open folder. It was opened with `O_PATH`, so it can only be used to open files below it.
+    /// Returns the open folder of this root. It was opened with `O_PATH`, so it can only be used to open files below
+    /// it.
     #[must_use]
     pub fn folder(&self) -> BorrowedFd<'_> {
         self.folder.as_fd()
     }
 
-    /// Returns the path of the folder, for messages.
+    /// Returns the path of the root's folder, for messages.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Reads the text of a file. White space and NUL bytes at both ends, which some kernels leave in attributes, are
-    /// removed. Bytes that are not UTF-8 are replaced by replacement characters.
+    /// Reads the text of a file. White space and NUL bytes at the beginning and the end, which some kernels leave in
+    /// attributes, are removed. Invalid UTF-8 is replaced by replacement characters.
     ///
-    /// # Errors
-    /// Returns an error if the file does not exist, may not be read, is not a regular file, or is larger than the
-    /// limit.
+    /// # Errors Returns an error if the file does not exist, may not be read, is not a regular file, or has more than 1
+    /// MiB.
     pub fn read(&self, path: &str) -> Result<String, ReadError> {
         self.read_text_up_to(path, MAX_SMALL_FILE_BYTES)
     }
 
-    /// Reads the text of a file like [`Self::read`], but with the limit for files that may have many megabytes.
+    /// Reads the text of a file like [`Self::read`], but up to 64 MiB.
     ///
-    /// # Errors
-    /// Returns the errors of [`Self::read`].
+    /// # Errors Returns the errors of [`Self::read`].
     pub fn read_large(&self, path: &str) -> Result<String, ReadError> {
         self.read_text_up_to(path, MAX_LARGE_FILE_BYTES)
     }
@@ -219,7 +218,7 @@ impl Root {
         Ok(bytes)
     }
 
-    /// Returns the names of the entries of a folder, sorted. Names that are not UTF-8 are left out.
+    /// Returns the names of a folder's entries, sorted. Names that are not UTF-8 are omitted.
     ///
     /// # Errors
     /// Returns an error if the folder does not exist, may not be read, or cannot be read to its end.
@@ -233,9 +232,9 @@ impl Root {
         collect_names(entries).map_err(read_error)
     }
 
-    /// Returns the entries of a folder whose names consist of `prefix` and a decimal number, sorted by number:
-    /// `cpu0`, `cpu1`, ..., but not `cpufreq`. Each entry has the number and the name. The list is empty if the
-    /// folder does not exist.
+    /// Returns the entries of a folder whose names consist of `prefix` and a decimal number: `cpu0`, `cpu1`, ..., but
+    /// not `cpufreq`. Each entry has its number and its name, and the entries are sorted by number. The list is empty
+    /// if the folder does not exist.
     ///
     /// # Errors
     /// Returns an error if the folder exists, but may not be read or cannot be read to its end.
@@ -262,8 +261,8 @@ impl Root {
     }
 
     /// Returns the time of the last change of a file or folder, as the duration since 1970. For a symbolic link,
-    /// returns the later time of the link and its target. On a running host, the time is `ctime`, which no program
-    /// can set. In a captured tree, the time is `mtime`, because archives store only `mtime`.
+    /// returns the time of the link or of its target, whichever is later. On a running host, the time is `ctime`, which
+    /// no program can set. In a captured tree, the time is `mtime`, because archives store only `mtime`.
     #[must_use]
     pub fn change_time(&self, path: &str) -> Option<Duration> {
         let time = |flags| {
@@ -278,7 +277,7 @@ impl Root {
         Some(time(OFlag::empty())?.max(time(OFlag::O_NOFOLLOW)?))
     }
 
-    /// Returns the target of a symbolic link, as it is stored in the link.
+    /// Returns the target of a symbolic link exactly as the link contains it.
     #[must_use]
     pub fn read_link(&self, path: &str) -> Option<String> {
         let target = if self.is_live {
@@ -290,7 +289,8 @@ impl Root {
         target.into_string().ok()
     }
 
-    /// Returns the last component of a symbolic link's target, such as the name of a driver or the number of a group.
+    /// Returns the last component of a symbolic link's target, such as the name of a driver or the number of an IOMMU
+    /// group.
     #[must_use]
     pub fn read_link_name(&self, path: &str) -> Option<String> {
         let target = self.read_link(path)?;
@@ -314,8 +314,8 @@ impl Root {
         let mut page = [0; PAGE_SIZE];
         let first = file.read(&mut page).map_err(io_error)?;
         bytes.extend_from_slice(page.get(..first).unwrap_or_default());
-        // sysfs returns a whole attribute in one read. A second read, to detect the end of the file, would double the
-        // number of system calls of a report.
+        // sysfs returns a whole attribute in one read, so the end of the file need not be detected by a second read,
+        // which would double the number of system calls of a report.
         let is_complete = first < PAGE_SIZE && path.trim_start_matches('/').starts_with("sys/");
         if !is_complete && first > 0 {
             file.take((limit + 1 - first.min(limit)) as u64)
@@ -329,7 +329,7 @@ impl Root {
     }
 
     fn open_file(&self, path: &str) -> Result<File, ReadError> {
-        // O_NONBLOCK: opening a named pipe in a captured tree must not block.
+        // With O_NONBLOCK, opening a named pipe in a captured tree does not block.
         let fd = self.open_fd(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY)?;
         let file = File::from(fd);
         match file.metadata() {
@@ -349,10 +349,10 @@ impl Root {
         if self.is_live {
             openat(&self.folder, relative, flags, Mode::empty())
         } else {
-            // Symbolic links, even absolute links, are resolved as if the tree were "/".
+            // RESOLVE_IN_ROOT: symbolic links, even absolute ones, are resolved as if the captured tree were `/`.
             let how = OpenHow::new().flags(flags).resolve(ResolveFlag::RESOLVE_IN_ROOT);
-            // EAGAIN: a file on the machine was renamed while `..` was resolved, so the kernel could not exclude that
-            // the path had left the tree. The call must be repeated.
+            // openat2 fails with EAGAIN if a file on the machine was renamed while `..` was resolved, because the
+            // kernel then cannot exclude that the path has left the tree. The call must be repeated.
             let mut attempts = (0..MAX_OPEN_ATTEMPTS).map(|_| openat2(&self.folder, relative, how));
             match attempts.find(|opened| !matches!(opened, Err(Errno::EAGAIN))) {
                 None | Some(Err(Errno::ENOSYS | Errno::EPERM)) => {
@@ -363,8 +363,8 @@ impl Root {
         }
     }
 
-    /// Opens a file on kernels before 5.6 and in sandboxes that forbid openat2, with the same guarantee: symbolic
-    /// links are resolved before the file is opened, and refused if they lead out of the tree.
+    /// Opens a file without openat2, which kernels before 5.6 lack and some sandboxes forbid. As with openat2, no file
+    /// outside the tree is opened: symbolic links are resolved first, and refused if they lead out of the tree.
     fn open_without_openat2(&self, relative: &str, flags: OFlag) -> Result<OwnedFd, Errno> {
         let path = self.path.join(relative);
         let errno = |io: std::io::Error| Errno::try_from(io).unwrap_or(Errno::EIO);

@@ -1,7 +1,7 @@
-//! Makes text from a host safe for API objects and terminals.
+//! Makes text that was read from a host safe for API objects and terminals.
 
-/// Replaces line ends and control characters. Strings from firmware and drives can contain any bytes, and a terminal
-/// that shows them must not execute escape sequences.
+/// Replaces line ends and control characters. Strings from firmware and drives can contain any bytes, and must not
+/// contain escape sequences that a terminal would execute.
 #[must_use]
 pub fn sanitize_to_one_line(text: &str) -> String {
     let sanitize = |c: char| match c {

@@ -8,25 +8,26 @@ use berth_api::{CpuSet, PageSize, excerpt};
 /// A setting of the host that Berth may change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Setting {
-    /// Number of pages in the persistent pool of a NUMA zone (`nr_hugepages` without surplus).
+    /// Number of huge pages in the persistent pool of a NUMA zone (`nr_hugepages` without surplus pages).
     Hugepages {
         /// The kernel's number of the zone.
         zone: u32,
-        /// Page size.
+        /// Size of the huge pages.
         size: PageSize,
     },
     /// Mode of transparent huge pages (`/sys/kernel/mm/transparent_hugepage/enabled`).
     TransparentHugepages,
-    /// A file of `/sys/kernel/mm/ksm`.
+    /// The value in a file of `/sys/kernel/mm/ksm`.
     Ksm(KsmSetting),
     /// CPUs that run unbound workqueues (`/sys/devices/virtual/workqueue/cpumask`).
     WorkqueueCpus,
-    /// Default affinity: CPUs that handle the interrupts that drivers request from now on
+    /// Default affinity: CPUs that will handle the interrupts that drivers request later
     /// (`/proc/irq/default_smp_affinity`).
     DefaultIrqAffinity,
     /// CPUs that handle the interrupt with this number (`/proc/irq/<n>/smp_affinity_list`).
     IrqAffinity(u32),
-    /// CPUs on which systemd lets a unit's processes run (`AllowedCPUs`), as a runtime property.
+    /// CPUs on which systemd lets a unit's processes run. The property `AllowedCPUs` is set only at runtime, so it is
+    /// lost at a reboot.
     AllowedCpus(SystemdUnit),
 }
 
@@ -35,31 +36,31 @@ pub enum Setting {
 pub enum KsmSetting {
     /// The file `advisor_mode`, in kernel 6.8 and later.
     AdvisorMode,
-    /// The file `merge_across_nodes`; writable only while no pages are merged.
+    /// The file `merge_across_nodes`, which is writable only while no pages are merged.
     MergeAcrossNodes,
-    /// The file `pages_to_scan`; not writable while the advisor is active.
+    /// The file `pages_to_scan`, which is not writable while the advisor is active.
     PagesToScan,
-    /// The file `sleep_millisecs`.
+    /// The file `sleep_millisecs`, in milliseconds.
     SleepMillisecs,
-    /// The file `run`: 0 stopped, 1 running, 2 stopped and unmerged.
+    /// The file `run`: 0 means stopped, 1 running, 2 stopped with all pages unmerged.
     Run,
 }
 
-/// The systemd units that together contain all processes other than those of virtual machines and pods.
+/// The systemd units that together contain all processes except those of virtual machines and pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SystemdUnit {
-    /// `init.scope`, which contains the process of systemd.
+    /// `init.scope`, which contains only the process of systemd itself.
     Init,
     /// `system.slice`, which contains services, including the kubelet and the container runtime.
     System,
-    /// `user.slice`, which contains login sessions.
+    /// `user.slice`, which contains the login sessions of users.
     User,
 }
 
 /// Actual or desired value of a setting.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SettingValue {
-    /// A count, a time in milliseconds, or the value of a numeric setting such as `run`.
+    /// A number of pages, a time in milliseconds, or the value of a numeric file such as `run`.
     Number(u64),
     /// A set of CPUs. For `AllowedCPUs`, an empty set means all CPUs.
     Cpus(CpuSet),
@@ -67,13 +68,14 @@ pub enum SettingValue {
     Keyword(String),
 }
 
-/// Error of parsing a setting or its value in the ledger.
+/// Error when a setting of the ledger or its value cannot be parsed: the text, and a description of a valid text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not {1}")]
 pub struct ParseSettingError(String, &'static str);
 
 impl KsmSetting {
-    /// All files, in the order in which they must be written: `run` is last.
+    /// All files, in the order in which they must be written: KSM is started (`run`) only after its other settings are
+    /// written.
     pub const ALL: [Self; 5] = [
         Self::AdvisorMode,
         Self::MergeAcrossNodes,
@@ -82,7 +84,7 @@ impl KsmSetting {
         Self::Run,
     ];
 
-    /// Returns the name of the file.
+    /// Returns the name of the file in `/sys/kernel/mm/ksm`.
     #[must_use]
     pub const fn file_name(self) -> &'static str {
         match self {
@@ -111,10 +113,9 @@ impl SystemdUnit {
 }
 
 impl Setting {
-    /// Parses a value of this setting. The text has the format of [`SettingValue`]'s `Display`.
+    /// Parses a value of this setting in the format that [`SettingValue`]'s `Display` writes.
     ///
-    /// # Errors
-    /// Returns an error if the text is not a value of this setting.
+    /// # Errors Returns an error if the text is not a value of this setting.
     pub fn parse_value(&self, text: &str) -> Result<SettingValue, ParseSettingError> {
         let number = || text.parse().ok().map(SettingValue::Number);
         let cpus = || text.parse().ok().map(SettingValue::Cpus);
@@ -194,7 +195,7 @@ impl fmt::Display for SettingValue {
 }
 
 impl SettingValue {
-    /// Formats the value for messages: an empty set of CPUs is shown as `all CPUs`.
+    /// Formats the value for messages. Unlike `Display`, shows an empty set of CPUs as `all CPUs`.
     #[must_use]
     pub fn to_display_text(&self) -> String {
         match self {

@@ -1,8 +1,8 @@
 //! Logical CPUs, cores and packages.
 //!
-//! Cores and packages are counted as in lscpu: a core is a distinct set of thread siblings, a package is a distinct
-//! set of package siblings. Core ids are not used for counting: they repeat in each die and package, and on AMD
-//! family 15h the two halves of a core have separate ids.
+//! Cores and packages are counted as in lscpu: each distinct set of thread siblings is a core, and each distinct set of
+//! package siblings is a package. Core ids are not used for counting, because they repeat in each die and package, and
+//! on AMD family 15h the two halves of a core have separate ids.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,36 +25,37 @@ pub struct Topology {
     pub offline: CpuSet,
     /// Properties of every online CPU, by its number.
     pub cpus: BTreeMap<u32, LogicalCpu>,
-    /// The distinct packages that have been found while CPUs are read, each as a set of CPUs.
+    /// The distinct packages of the CPUs that have been read so far, each as a set of CPUs. Equal sets share memory.
     packages: Vec<Arc<CpuSet>>,
-    /// The distinct third-level caches that have been found while CPUs are read, each as a set of CPUs.
+    /// The distinct third-level caches of the CPUs that have been read so far, each as a set of CPUs. Equal sets share
+    /// memory.
     caches: Vec<Arc<CpuSet>>,
-    /// True if core ids were found in sysfs or cpuinfo.
+    /// True if sysfs or `/proc/cpuinfo` shows to which core each CPU belongs.
     pub are_core_ids_known: bool,
 }
 
-/// Package, core, cache and zone of a logical CPU.
+/// Package, core, cache and NUMA zone of a logical CPU.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LogicalCpu {
     /// Number of the package, which the firmware assigns.
     pub socket: Option<u32>,
     /// Number of the die within the package.
     pub die: Option<u32>,
-    /// Number of the core, which is unique only within the die.
+    /// Number of the core, which is unique only within one die.
     pub core: Option<u32>,
     /// All online CPUs of the same physical core, including this CPU.
     pub thread_siblings: Arc<CpuSet>,
-    /// All online CPUs of the same package; empty if unknown.
+    /// All online CPUs of the same package; empty if the package is unknown.
     pub package_cpus: Arc<CpuSet>,
     /// All online CPUs that share the third-level cache; empty if this cache is unknown or missing.
     pub l3_cache_cpus: Arc<CpuSet>,
-    /// NUMA zone of the CPU. It is set after the zones have been read.
+    /// NUMA zone of the CPU; `None` until the zones have been read.
     pub zone: Option<u32>,
 }
 
 impl Topology {
-    /// Reads the topology from `/sys/devices/system/cpu`, or from `/proc/cpuinfo` if the tree does not have that
-    /// folder.
+    /// Reads the topology from `/sys/devices/system/cpu` or, if the tree does not have this folder, from
+    /// `/proc/cpuinfo`.
     pub fn observe(root: &Root, cpuinfo: &CpuInfo, notes: &mut Notes) -> Self {
         let listed = root.list_numbered(CPU_FOLDER, "cpu");
         let folders = notes.value_or_warning(listed).unwrap_or_default();
@@ -74,13 +75,14 @@ impl Topology {
                 in_sysfs.iter().filter(is_cpu_online).collect()
             }
         });
-        // A malformed file `online` must not add thousands of CPUs to a tree with few CPU folders.
+        // CPUs without a folder in sysfs are ignored, so that a malformed file `online` cannot add thousands of CPUs to
+        // a tree with few CPU folders.
         let online = match online.intersection(&in_sysfs) {
             seen if seen.is_empty() => online,
             seen => seen,
         };
-        // The file `offline` also contains CPUs that the kernel supports but the machine does not have; the file
-        // `present` does not.
+        // Offline CPUs are computed from the file `present`, because the file `offline` also lists CPUs that the kernel
+        // supports but the machine does not have.
         let present = read_list("present", notes).unwrap_or_else(|| in_sysfs.union(&online));
         let offline = present.difference(&online);
 
@@ -100,7 +102,7 @@ impl Topology {
             if cpu.l3_cache_cpus.contains(id) && !topology.caches.contains(&cpu.l3_cache_cpus) {
                 topology.caches.push(Arc::clone(&cpu.l3_cache_cpus));
             }
-            // All threads of a core have the same ids and siblings, so only one thread of each core is read.
+            // All threads of a core have the same ids and siblings, so the files of only one thread per core are read.
             for sibling in cpu.thread_siblings.iter() {
                 topology.cpus.entry(sibling).or_insert_with(|| cpu.clone());
             }
@@ -120,7 +122,8 @@ impl Topology {
         topology
     }
 
-    /// Returns the distinct cores that contain at least one of these CPUs, each as a set of siblings.
+    /// Returns the distinct cores that contain at least one of the CPUs in `cpus`. Each core is the set of its thread
+    /// siblings.
     #[must_use]
     pub fn cores_with_cpus(&self, cpus: &CpuSet) -> BTreeSet<&CpuSet> {
         cpus.iter().filter_map(|id| self.cpus.get(&id)).map(|cpu| &*cpu.thread_siblings).collect()
@@ -144,7 +147,7 @@ impl Topology {
         packages.len()
     }
 
-    /// Returns the largest number of threads that a core has.
+    /// Returns the number of threads of the core that has most threads.
     #[must_use]
     pub fn max_threads_per_core(&self) -> usize {
         self.cpus.values().map(|cpu| cpu.thread_siblings.len()).max().unwrap_or(0)

@@ -1,4 +1,4 @@
-//! Tests with files that block, symbolic links that form loops or lead out of the tree, and files that change.
+//! Tests of reading files that block, symbolic links that form loops or lead out of the tree, and files that change.
 
 use std::os::unix::fs::symlink;
 
@@ -121,7 +121,8 @@ fn missing_root_is_reported_in_one_line() {
     assert!(Root::open_live().unwrap().is_live());
 }
 
-/// Tests concurrent renames. A rename anywhere on the machine can make openat2 fail with EAGAIN for a path with `..`.
+/// A rename anywhere on the machine can make openat2 fail with EAGAIN for a path with `..`. Reading a file must
+/// nevertheless succeed.
 #[test]
 fn concurrent_renames_do_not_lose_a_file() {
     let (folder, root) = create_tree(&[("sys/devices/a/file", b"here"), ("other/x", b"")]);
