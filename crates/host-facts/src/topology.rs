@@ -153,7 +153,7 @@ impl Topology {
         self.cpus.values().map(|cpu| cpu.thread_siblings.len()).max().unwrap_or(0)
     }
 
-    /// Determines packages and cores from the ids in cpuinfo, for kernels without topology in sysfs.
+    /// Determines packages and cores from the ids in `/proc/cpuinfo`, for kernels without CPU topology in sysfs.
     fn read_ids_from_cpuinfo(&mut self, cpuinfo: &CpuInfo) {
         let mut packages: BTreeMap<u32, CpuSet> = BTreeMap::new();
         let mut cores: BTreeMap<(u32, u32), CpuSet> = BTreeMap::new();
@@ -176,17 +176,16 @@ impl Topology {
     }
 }
 
-/// Returns true if a CPU is online. A CPU without a file `online` cannot be taken offline, such as CPU 0 on most
-/// machines.
+/// Returns true if a CPU is online. A CPU whose file `online` is missing, such as CPU 0 on most machines, cannot be
+/// taken offline.
 fn is_online(root: &Root, id: u32) -> bool {
     root.read(&format!("{CPU_FOLDER}/cpu{id}/online")).map_or(true, |value| value != "0")
 }
 
-/// Reads the properties of a CPU. The returned bool is false if its folder does not list the CPUs that share its
-/// core.
+/// Reads the properties of a CPU. The returned bool is true if sysfs lists the CPU's thread siblings.
 fn read_logical_cpu(root: &Root, id: u32, topology: &Topology) -> (LogicalCpu, bool) {
     let file = |name: &str| format!("{CPU_FOLDER}/cpu{id}/topology/{name}");
-    // -1 means that the value is unknown on this architecture. It does not parse as u32.
+    // The file contains -1 if the value is unknown on this architecture; -1 is not a valid u32, so it becomes `None`.
     let number = |name: &str| root.read_value::<u32>(&file(name)).ok();
     let siblings = read_first_list(root, &[&file("thread_siblings_list"), &file("core_cpus_list")])
         .or_else(|| read_first_mask(root, &[&file("thread_siblings"), &file("core_cpus")]))
@@ -208,8 +207,8 @@ fn read_logical_cpu(root: &Root, id: u32, topology: &Topology) -> (LogicalCpu, b
     (cpu, has_siblings)
 }
 
-/// Returns the CPUs of a CPU's package: a set that was found for an earlier CPU, or else the set in the CPU's own
-/// folder.
+/// Returns the CPUs of a CPU's package. If an earlier CPU belongs to the same package, returns the set that was read
+/// for that CPU, so that equal sets share memory.
 fn read_package(root: &Root, id: u32, topology: &Topology) -> Arc<CpuSet> {
     if let Some(known) = topology.packages.iter().find(|package| package.contains(id)) {
         return Arc::clone(known);
@@ -220,9 +219,9 @@ fn read_package(root: &Root, id: u32, topology: &Topology) -> Arc<CpuSet> {
     Arc::new(set.unwrap_or_default().intersection(&topology.online))
 }
 
-/// Returns the CPUs that share the third-level cache, which the kubelet calls an uncore cache. The kernel numbers
-/// caches from the first level up, and the first level has separate data and instruction caches, so the third level
-/// is `index3`.
+/// Returns the CPUs that share the CPU's third-level cache, which the kubelet calls an uncore cache. The kernel numbers
+/// a CPU's caches from the first level up. Because the first level has separate data and instruction caches (`index0`
+/// and `index1`), the third level is `index3`.
 fn read_l3_cache(root: &Root, id: u32, topology: &Topology) -> Arc<CpuSet> {
     if let Some(known) = topology.caches.iter().find(|cache| cache.contains(id)) {
         return Arc::clone(known);
@@ -241,7 +240,8 @@ fn read_first_mask(root: &Root, paths: &[&str]) -> Option<CpuSet> {
     paths.iter().find_map(|path| CpuSet::from_mask(&root.read(path).ok()?).ok())
 }
 
-/// Reads a CPU list. If an old kernel does not have the file of the list, reads the file of the CPU mask.
+/// Reads the CPU list in the file `list`. If the file does not exist, as on old kernels, reads the CPU mask in the file
+/// `mask`.
 pub fn read_list_or_mask(root: &Root, list: &str, mask: &str) -> Result<CpuSet, ReadError> {
     match read_cpu_list(root, list) {
         Err(error) if error.is_not_found() => read_first_mask(root, &[mask]).ok_or(error),

@@ -1,7 +1,7 @@
 //! CPUs on which systemd lets the processes of its units run.
 //!
-//! The CPUs are read from the unit's control group, which is authoritative. A unit that is not active has no control
-//! group; in this case, systemd reports the CPUs.
+//! The CPUs are read from the unit's control group, because this is the value that the kernel enforces. If a unit is
+//! not active and therefore has no control group, its CPUs are requested from systemd.
 
 use std::collections::BTreeMap;
 
@@ -12,14 +12,15 @@ use crate::root::Root;
 use crate::services::HostServices;
 use crate::setting::SystemdUnit;
 
-/// Reads the CPUs of all units for which they are known. An empty set means all CPUs.
+/// Returns the CPUs of every unit whose CPUs are known. An empty set means all CPUs.
 pub fn observe(root: &Root, services: &dyn HostServices) -> BTreeMap<SystemdUnit, CpuSet> {
     let allowed = |unit: SystemdUnit| Some((unit, read_allowed_cpus(root, unit, services)?));
     SystemdUnit::ALL.into_iter().filter_map(allowed).collect()
 }
 
-/// Reads the CPUs of one unit. An empty set means all CPUs. A set of all online CPUs is also returned as an empty set:
-/// if a unit was restricted before, its set cannot become empty again, because the kernel refuses this.
+/// Returns the CPUs of one unit; `None` if they are unknown. An empty set means all CPUs. If the unit's set contains
+/// all online CPUs, an empty set is returned too, because the kernel refuses to make a set empty again after a
+/// restriction.
 pub fn read_allowed_cpus(
     root: &Root,
     unit: SystemdUnit,
@@ -28,7 +29,7 @@ pub fn read_allowed_cpus(
     let folder = format!("sys/fs/cgroup/{}", unit.unit_name());
     let cpus = if root.exists(&folder) {
         match read_cpu_list(root, &format!("{folder}/cpuset.cpus")) {
-            // Without the cpuset controller, the file does not exist, and the CPUs are not restricted.
+            // The file does not exist without the cpuset controller, which means that the CPUs are not restricted.
             Err(error) if error.is_not_found() => CpuSet::new(),
             read => read.ok()?,
         }

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use crate::root::Root;
 
-/// Returns the time since the boot of the host, which the kernel prints in hundredths of a second.
+/// Returns the time since the boot of the host; `None` if the file cannot be read. Its resolution is hundredths of a
+/// second.
 #[must_use]
 pub fn read_uptime(root: &Root) -> Option<Duration> {
     parse_uptime(&root.read("proc/uptime").ok()?)

@@ -1,4 +1,4 @@
-//! NUMA zones with the kernel's numbers, which may have gaps.
+//! NUMA zones. A zone has the kernel's number of its NUMA node; the numbers may have gaps.
 
 use berth_api::excerpt;
 use berth_api::infra_node::{Memory, UnknownReason, Zone, ZoneDistance};
@@ -88,8 +88,8 @@ fn zone_without_numa(topology: &Topology, memory: &Memory) -> Option<Zone> {
     })
 }
 
-/// Reads the distances between zones. The file `distance` has one number for each online NUMA node, in ascending order
-/// of the nodes' numbers, even if the numbers have gaps.
+/// Reads the distances between zones. The file `distance` of a zone has one number for each online NUMA node, in
+/// ascending order of the nodes' numbers. Gaps in the nodes' numbers have no entry in the file.
 fn read_distances(root: &Root, zones: &mut [Zone], notes: &mut Notes) {
     let ids: Vec<u32> = zones.iter().map(|zone| zone.id).collect();
     for zone in zones {
@@ -115,8 +115,8 @@ fn read_distances(root: &Root, zones: &mut [Zone], notes: &mut Notes) {
     }
 }
 
-/// Sets the zone of each CPU. If two zones contain the same CPU, the firmware is wrong: the CPU is assigned to the
-/// first zone, and a warning is noted.
+/// Sets the zone of each CPU. If two zones contain the same CPU, which is an error of the firmware, assigns the CPU to
+/// the first zone and adds a warning.
 fn assign_zones_to_cpus(zones: &[Zone], topology: &mut Topology, notes: &mut Notes) {
     let mut overlaps: Vec<(u32, u32)> = Vec::new();
     for zone in zones {

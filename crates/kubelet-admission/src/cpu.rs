@@ -1,4 +1,4 @@
-//! The static policy of the CPU Manager: cpumanager/policy_static.go.
+//! The static policy of the kubelet's CPU Manager: cpumanager/policy_static.go.
 
 use super::cpu_bits::CpuBits;
 use super::hints::Hints;
@@ -11,12 +11,12 @@ use super::{distribute, take_legacy, take_packed};
 pub(super) struct CpuAllocation {
     pub(super) cpus: CpuBits,
     pub(super) is_deterministic: bool,
-    /// True if some of the CPUs were not free (see `take_sockets` and `take_cores`).
+    /// True if some of the CPUs were not free. `take_sockets` and `take_cores` explain how this happens.
     pub(super) includes_used_cpus: bool,
 }
 
-/// Returns the hints of the CPU Manager (`generateCPUTopologyHints`). As in the kubelet, the preferred number of
-/// zones is computed from zone sizes that include reserved CPUs.
+/// Returns the topology hints of the CPU Manager (`generateCPUTopologyHints`). As in the kubelet, reserved CPUs count
+/// when the minimum number of zones is computed.
 pub(super) fn generate_hints(
     host: &KubeletHost,
     shared: &CpuBits,
@@ -32,7 +32,7 @@ pub(super) fn generate_hints(
         free[index] = u64::from(available.count_range(zone.cpus.0, zone.cpus.1));
         let reused = u64::from(reusable.count_range(zone.cpus.0, zone.cpus.1));
         if reused > 0 {
-            // The kubelet excludes a mask that lacks the zone of a reusable CPU.
+            // If a zone has reusable CPUs of an init container, the kubelet accepts only masks that contain this zone.
             required_zones |= 1 << index;
             free[index] += reused;
         }
@@ -58,8 +58,8 @@ pub(super) fn generate_hints(
     })
 }
 
-/// Returns true if the mask contains no more sockets than necessary for the minimum number of zones, `min_zones`
-/// (`isHintSocketAligned`). Returns false without the option `align-by-socket`.
+/// Returns true if the zones in the mask are in as few sockets as `min_zones` zones need (`isHintSocketAligned`).
+/// Returns false without the option `align-by-socket`.
 fn is_socket_aligned(host: &KubeletHost, mask: ZoneMask, min_zones: u32) -> bool {
     if !host.kubelet.cpu_options.align_by_socket {
         return false;
@@ -69,8 +69,8 @@ fn is_socket_aligned(host: &KubeletHost, mask: ZoneMask, min_zones: u32) -> bool
     per_socket > 0 && host.sockets_in(mask) == (min_zones as usize).div_ceil(per_socket)
 }
 
-/// Allocates CPUs (`Allocate`): checks the rule of `full-pcpus-only`, then takes CPUs in the zones of the affinity,
-/// then CPUs in other zones.
+/// Allocates `requested` CPUs (`Allocate`): checks the rule of `full-pcpus-only`, then takes CPUs in the zones of
+/// `affinity`, and then the missing CPUs in any zone.
 pub(super) fn allocate(
     host: &KubeletHost,
     shared: &CpuBits,
@@ -101,8 +101,8 @@ pub(super) fn allocate(
     Ok(taken)
 }
 
-/// Checks the rule of `full-pcpus-only` (`enforceSMTAlignment`). As in the kubelet, CPUs of init containers that can
-/// be reused do not count as free.
+/// Checks the rule of `full-pcpus-only` (`enforceSMTAlignment`). As in the kubelet, CPUs of init containers do not
+/// count as free, although the container may reuse them.
 fn check_whole_cores(host: &KubeletHost, shared: &CpuBits, wanted: u64) -> Result<(), Reason> {
     if !host.kubelet.cpu_options.full_pcpus_only {
         return Ok(());
@@ -118,8 +118,8 @@ fn check_whole_cores(host: &KubeletHost, shared: &CpuBits, wanted: u64) -> Resul
     Ok(())
 }
 
-/// Returns the allocatable CPUs in the zones (`getAlignedCPUs`). With `align-by-socket`, returns the allocatable CPUs
-/// in all sockets that contain CPUs of the zones.
+/// Returns the allocatable CPUs in the zones (`getAlignedCPUs`). With `align-by-socket`, also returns the other
+/// allocatable CPUs in the sockets that contain these zones.
 fn aligned_cpus(host: &KubeletHost, zones: ZoneMask, allocatable: &CpuBits) -> CpuBits {
     let mut cpus = CpuBits::default();
     if host.kubelet.cpu_options.align_by_socket {
@@ -134,7 +134,8 @@ fn aligned_cpus(host: &KubeletHost, zones: ZoneMask, allocatable: &CpuBits) -> C
     cpus.intersection(allocatable)
 }
 
-/// Takes `requested` of the available CPUs, with the algorithm of the kubelet's version and options (`takeByTopology`).
+/// Takes `requested` CPUs from the available CPUs, with the algorithm that the kubelet's version and options select
+/// (`takeByTopology`).
 fn take_by_topology(
     host: &KubeletHost,
     available: &CpuBits,

@@ -1,19 +1,20 @@
-//! Sets of the CPUs of one host. Each CPU is identified by its index in the host's order of CPUs. A set has a fixed
-//! number of words and needs no memory allocation.
+//! Sets of the CPUs of one host. Each CPU is identified by its index in
+//! [`KubeletHost::cpus`](super::host::KubeletHost). A set has a fixed number of 64-bit words and needs no memory
+//! allocation.
 
-/// Number of words of a set.
+/// Number of 64-bit words in a set.
 const WORD_COUNT: usize = 16;
 
-/// Largest number of CPUs of a host: the largest two-socket servers have 768.
+/// Maximum number of CPUs of a host. It is sufficient, because the largest two-socket servers have 768 CPUs.
 pub(super) const MAX_CPUS: usize = WORD_COUNT * 64;
 
-/// Set of CPUs by index. The CPUs are ordered by zone, then by core, so that the CPUs of a zone and of a core have
-/// contiguous indexes.
+/// Set of CPUs by index. The indexes are ordered by zone, and within a zone by core, so that the CPUs of a zone and of
+/// a core have contiguous indexes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct CpuBits([u64; WORD_COUNT]);
 
 impl CpuBits {
-    /// Returns the set of indexes from `start` up to, but excluding, `end`.
+    /// Returns the set of the indexes from `start` to `end`, where `end` is excluded.
     pub(super) fn from_range(start: u16, end: u16) -> Self {
         let mut bits = Self::default();
         for (word, mask) in words_with_masks(start, end) {
@@ -40,7 +41,7 @@ impl CpuBits {
         self.0.iter().filter(|&&word| word != 0).map(|word| word.count_ones()).sum()
     }
 
-    /// Counts the indexes of the set from `start` up to, but excluding, `end`.
+    /// Counts the set's indexes from `start` to `end`, where `end` is excluded.
     pub(super) fn count_range(&self, start: u16, end: u16) -> u32 {
         words_with_masks(start, end).map(|(word, mask)| (self.0[word] & mask).count_ones()).sum()
     }
@@ -75,7 +76,8 @@ impl CpuBits {
     }
 }
 
-/// Returns the indexes of the words that a range of indexes covers, each with the mask of the bits in the range.
+/// Returns the words that the indexes from `start` to `end` cover (`end` is excluded), each as its position in the set
+/// and the mask of its bits in the range.
 fn words_with_masks(start: u16, end: u16) -> impl Iterator<Item = (usize, u64)> {
     let (start, end) = (usize::from(start), usize::from(end).min(MAX_CPUS));
     (start / 64..end.div_ceil(64)).map(move |word| {
@@ -86,7 +88,7 @@ fn words_with_masks(start: u16, end: u16) -> impl Iterator<Item = (usize, u64)> 
     })
 }
 
-/// A set of CPUs with only the words that are necessary, for storage with each container.
+/// A set of CPUs that is stored without leading and trailing empty words, because one is stored for each container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct CompactCpuBits {
     first_word: u8,

@@ -1,8 +1,9 @@
 //! The Device Manager: devicemanager/topology_hints.go and `devicesToAllocate` of devicemanager/manager.go.
 //!
-//! Devices of a zone are interchangeable, so the model counts devices. Among equally suitable devices, the kubelet
-//! lets the plugin choose (`GetPreferredAllocation`); if the plugin has no preference, the choice is random. This
-//! module takes the devices of the lowest zone, as the kubelet's plugin stub does.
+//! Devices of a resource in the same zone are interchangeable, so this module only counts devices. If several zones are
+//! equally suitable, the kubelet lets the device plugin choose (`GetPreferredAllocation`), or chooses randomly if the
+//! plugin has no preference. This module takes the devices of the zone with the lowest number, as the kubelet's plugin
+//! stub does.
 
 use std::collections::BTreeMap;
 
@@ -11,18 +12,18 @@ use super::host::{HostDevicePool, KubeletHost};
 use super::refusal::Reason;
 use super::zones::{MAX_HINT_ZONES, MaskSet, ZoneMask, bit_indexes, mask_of_first_zones};
 
-/// Numbers of devices, pool by pool: for each zone, the number of devices in the zone, then the number of devices
-/// without a zone.
+/// Numbers of devices by pool and zone, as one list. For each pool, the list has one number for each zone and then the
+/// number of devices without a zone.
 pub(super) type DeviceCounts = Vec<u32>;
 
-/// The devices that a container has of one pool in one zone.
+/// The devices of one pool in one zone that are allocated to a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DeviceGrant {
     pub(super) pool: u16,
     /// Index of the zone. For devices without a zone, one more than the index of the host's last zone.
     pub(super) zone: u8,
     pub(super) count: u32,
-    /// Number of the devices in `count` that an init container of the pod used before.
+    /// Number of the devices in `count` that were allocated to an init container of the same pod before.
     pub(super) reused: u32,
 }
 
@@ -30,14 +31,15 @@ pub(super) fn empty_counts(host: &KubeletHost) -> DeviceCounts {
     vec![0; host.device_pools.len() * (host.zones.len() + 1)]
 }
 
-/// Returns a function that maps the index of a zone to the number of devices of this pool in `counts`.
+/// Returns a function that returns the number of the pool's devices in a zone, from `counts`. Its argument is the index
+/// of the zone.
 fn pool_counts(host: &KubeletHost, counts: &[u32], pool: usize) -> impl Fn(usize) -> u64 {
     let start = pool * (host.zones.len() + 1);
     move |zone| u64::from(counts.get(start + zone).copied().unwrap_or(0))
 }
 
-/// Returns the pools from which the container requests devices, with index and number. The limits are read, because
-/// the API server requires that the requests of these resources equal the limits.
+/// Returns the pools from which the container requests devices: the pool's index, the pool, and the number of requested
+/// devices. The limits are read, because the API server requires that requests of these resources equal the limits.
 pub(super) fn requested_pools<'h>(
     host: &'h KubeletHost,
     limits: &BTreeMap<String, u64>,
@@ -48,8 +50,8 @@ pub(super) fn requested_pools<'h>(
     })
 }
 
-/// Returns the hints of the Device Manager for one resource (`generateDeviceTopologyHints`). Only zones with devices
-/// of the resource are considered.
+/// Returns the topology hints of the Device Manager for one resource (`generateDeviceTopologyHints`). Only zones that
+/// have devices of the resource are considered.
 pub(super) fn generate_hints(
     host: &KubeletHost,
     used_counts: &[u32],
@@ -89,9 +91,9 @@ pub(super) fn generate_hints(
     Hints::from_masks(possible, |mask| mask.count_ones() == min_zones)
 }
 
-/// Allocates devices of one pool: first the devices that an init container used, then devices in the zones of the
-/// affinity, then other devices. The returned bool is false if the kubelet's choice among the init container's
-/// devices is random (it follows the order of a Go map).
+/// Allocates devices of one pool: first the reusable devices of the pod's init containers, then devices in the zones of
+/// `affinity`, then other devices. The returned bool is false if the kubelet's choice among the reusable devices is
+/// random, because it depends on the iteration order of a Go map.
 pub(super) fn allocate(
     host: &KubeletHost,
     used: &mut [u32],
@@ -142,7 +144,7 @@ pub(super) fn allocate(
         let name = pool.name.clone();
         return Err(Reason::InsufficientDevices { name, wanted: needed, free: available });
     }
-    // The kubelet aligns only resources that have at least one device with a zone (`filterByAffinity`).
+    // The kubelet ignores the affinity for resources whose devices all have no zone (`filterByAffinity`).
     let affinity_mask = affinity.filter(|_| pool.zones != 0).unwrap_or(0);
     let is_in_affinity = |zone: usize| zone < zones && affinity_mask & (1 << zone) != 0;
     let order = (0..=zones)
@@ -158,8 +160,8 @@ pub(super) fn allocate(
     Ok((grants, is_deterministic))
 }
 
-/// Releases the devices in the grants. Devices that were reused from an init container are released with the init
-/// container's grant.
+/// Releases the devices in the grants. Devices that were reused from an init container are omitted, because they are
+/// released with the init container's grant.
 pub(super) fn release(host: &KubeletHost, used: &mut [u32], grants: &[DeviceGrant]) {
     for grant in grants {
         if let Some(count) = used.get_mut(count_index(host, grant)) {
@@ -168,8 +170,8 @@ pub(super) fn release(host: &KubeletHost, used: &mut [u32], grants: &[DeviceGran
     }
 }
 
-/// Updates the devices that later containers of the pod may reuse: adds the devices of an init container, or removes
-/// the devices that another container has reused.
+/// Updates the devices that later containers of the pod may reuse. If `is_init` is true, adds the devices that the
+/// grants allocate to an init container. Otherwise removes the devices that another container has reused.
 pub(super) fn update_reusable(
     host: &KubeletHost,
     reusable: &mut DeviceCounts,

@@ -1,15 +1,16 @@
 //! CPU distribution for the option `distribute-cpus-across-numa`: `takeByTopologyNUMADistributed` of
 //! cpumanager/cpu_assignment.go (KEP-2902).
 //!
-//! If no single zone has enough free CPUs, the CPUs are split evenly over as few zones as possible. The remainder
-//! comes from those zones for which the numbers of free CPUs are most balanced afterwards.
+//! If no single zone has enough free CPUs, the CPUs are split evenly over as few zones as possible. If they cannot be
+//! split evenly, the remaining CPUs are taken from those zones for which the numbers of free CPUs are most balanced
+//! afterwards.
 
 use super::cpu_bits::CpuBits;
 use super::host::KubeletHost;
 use super::refusal::Reason;
 use super::take_packed::{CpuAccumulator, take_packed};
 
-/// Takes `requested` CPUs, distributed over zones in groups of `group_size` CPUs.
+/// Takes `requested` CPUs, which are distributed over zones. Each zone provides a multiple of `group_size` CPUs.
 pub(super) fn distribute_cpus(
     host: &KubeletHost,
     available: &CpuBits,
@@ -36,8 +37,8 @@ pub(super) fn distribute_cpus(
     take_packed(host, available, requested, false)
 }
 
-/// Returns the minimum and maximum number of zones over which the CPUs may be split
-/// (`rangeNUMANodesNeededToSatisfy`).
+/// Returns the minimum and the maximum number of zones over which the requested CPUs may be split
+/// (`rangeNUMANodesNeededToSatisfy`). `free` has the number of free CPUs of each zone.
 fn zones_needed(host: &KubeletHost, wanted: i64, group: i64, free: &[i64]) -> (usize, usize) {
     let groups = |cpus: i64| (cpus - 1) / group + 1;
     let zones = i64::from(host.cpu_zones.count_ones()).max(1);
@@ -50,7 +51,7 @@ fn zones_needed(host: &KubeletHost, wanted: i64, group: i64, free: &[i64]) -> (u
     (usize::try_from(min_zones).unwrap_or(usize::MAX), max_zones)
 }
 
-/// The zones over which the CPUs are split, and the zones that provide the remainder.
+/// The zones over which the CPUs are split, and those of them that provide the remaining CPUs.
 struct ZoneSplit {
     zones: Vec<usize>,
     remainder_zones: Vec<usize>,
@@ -114,7 +115,7 @@ fn find_best_split(
     });
     if loops_forever {
         return Err(Reason::KubeletCrash(
-            "the algorithm of distribute-cpus-across-numa never ends",
+            "the algorithm of the option distribute-cpus-across-numa loops forever",
         ));
     }
     Ok(best.map(|(zones, remainder_zones)| ZoneSplit {
@@ -123,9 +124,9 @@ fn find_best_split(
     }))
 }
 
-/// Returns the best balance of free CPUs, and the zones that must provide the remainder for this balance. Returns
-/// `None` if the kubelet would loop forever, which happens if a whole core can only be formed from remaining partial
-/// cores of several zones.
+/// Returns the best balance of free CPUs (the lowest standard deviation), and the zones that must provide the remaining
+/// CPUs for this balance. Returns `None` if the kubelet would loop forever. This happens if no zone has a whole free
+/// core left, and the kubelet would have to form one from partial cores of several zones.
 fn best_remainder_zones(
     combination: &[usize],
     free_after: &[(usize, i64)],
@@ -202,7 +203,7 @@ impl ZoneSplit {
             accumulator.free_cpus.intersection(&CpuBits::from_range(run.0, run.1))
         };
         for &zone in &self.zones {
-            // As in the kubelet, an error is ignored here; missing CPUs are detected at the end.
+            // As in the kubelet, an error is ignored here. The end of this function checks whether CPUs are missing.
             if let Ok(cpus) = take_packed(host, &in_zone(&accumulator, zone), cpus_per_zone, false)
             {
                 accumulator.take_cpus(&cpus);
@@ -226,7 +227,7 @@ impl ZoneSplit {
             }
             if remainder == before {
                 return Err(Reason::KubeletCrash(
-                    "the algorithm of distribute-cpus-across-numa never ends",
+                    "the algorithm of the option distribute-cpus-across-numa loops forever",
                 ));
             }
         }
@@ -249,9 +250,9 @@ fn add_free_cpus(free_by_zone: &mut [(usize, i64)], zone: usize, cpus: i64) {
     }
 }
 
-/// Returns the standard deviation of the numbers of free CPUs (`standardDeviation`). As in the kubelet, it is rounded
-/// to thousandths, so that nearly equal balances count as equal.
-#[expect(clippy::cast_precision_loss, reason = "numbers of CPUs are small")]
+/// Returns the standard deviation of the numbers of free CPUs (`standardDeviation`). As in the kubelet, the result is
+/// rounded to thousandths, so that nearly equal balances count as equal.
+#[expect(clippy::cast_precision_loss, reason = "an f64 represents numbers of CPUs exactly")]
 fn standard_deviation(free_by_zone: &[(usize, i64)]) -> f64 {
     let round = |number: f64| (number * 1000.0).round() / 1000.0;
     let count = free_by_zone.len() as f64;
@@ -260,17 +261,17 @@ fn standard_deviation(free_by_zone: &[(usize, i64)]) -> f64 {
     round((squares / count).sqrt())
 }
 
-/// Iterates over combinations (`iterateCombinations`) with the semantics of Go slices, which the kubelet's code
-/// depends on: `append` writes into the existing array while the array has capacity. Therefore a later combination in
-/// the same array overwrites a combination that was stored as the best. With five or more zones, this changes which
-/// CPUs are taken.
+/// Iterates over combinations of zones (`iterateCombinations`) with the semantics of Go slices. The kubelet's code
+/// depends on these semantics: `append` writes into the existing array as long as the array has capacity. Therefore, if
+/// the kubelet stores a combination as the best, a later combination in the same array can overwrite it. With five or
+/// more zones, this changes which CPUs are taken.
 #[derive(Default)]
 struct Combinations {
-    /// The arrays of all slices, each with its capacity.
+    /// The arrays to which slices refer, each with its capacity.
     arrays: Vec<(Vec<usize>, usize)>,
 }
 
-/// A Go slice: the index of its array, and its length.
+/// A Go slice: the index of its array in [`Combinations::arrays`], and its length.
 #[derive(Clone, Copy)]
 struct GoSlice {
     array: usize,
@@ -325,8 +326,8 @@ impl Combinations {
         true
     }
 
-    /// Appends a zone to a slice as Go's `append` does. The capacity of a full array is doubled, as Go does for small
-    /// arrays.
+    /// Appends a zone to a slice as Go's `append` does. If the array is full, copies it to an array of twice the
+    /// capacity, as Go does for small arrays.
     fn append(&mut self, slice: GoSlice, zone: usize) -> GoSlice {
         let length = slice.length + 1;
         let capacity = self.arrays.get(slice.array).map_or(0, |&(_, capacity)| capacity);
@@ -350,8 +351,8 @@ impl Combinations {
 mod tests {
     use super::*;
 
-    /// The expected values are the output of the same loop in Go. The test stores the first combination of four out
-    /// of five elements; its last element is later overwritten by the last element that is written to the array.
+    /// The expected values are the output of the same loop in Go. The test stores the first combination of four out of
+    /// five elements, whose last element is overwritten by a later combination in the same array.
     #[test]
     fn stored_combination_is_overwritten_as_in_go() {
         let mut combinations = Combinations::default();

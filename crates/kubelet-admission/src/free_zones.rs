@@ -1,5 +1,5 @@
-//! Free resources of a host's zones as plain numbers, for callers that compare many hosts before they predict the
-//! admission on one of them.
+//! Free resources of a host's NUMA zones as plain numbers. Callers use them to compare many hosts, before they predict
+//! the admission of a pod on one host.
 
 use berth_api::PageSize;
 
@@ -9,13 +9,13 @@ use super::memory;
 use super::state::HostState;
 use super::zones::MAX_HINT_ZONES;
 
-/// Free and total resources of a zone.
+/// Free and total resources of a NUMA zone.
 #[derive(Clone, Copy, Debug)]
 pub struct FreeZone<'a> {
     host: &'a KubeletHost,
     /// Number of CPUs that the kubelet can currently allocate exclusively.
     pub cpus: u32,
-    /// Number of CPUs that the kubelet can allocate exclusively if the host has no pods.
+    /// Number of CPUs that the kubelet can allocate exclusively on the host without pods.
     pub total_cpus: u32,
     free: MemoryAmounts,
     total: MemoryAmounts,
@@ -55,8 +55,8 @@ impl KubeletHost {
 }
 
 impl HostState {
-    /// Returns the free resources of each zone, in the order of [`KubeletHost::zone_numbers`]. Without a Memory
-    /// Manager, the kubelet does not account for memory by zone, and all memory counts as free.
+    /// Returns the free resources of each zone, in the order of [`KubeletHost::zone_numbers`]. Without the policy
+    /// `Static` of the Memory Manager, the kubelet does not account for memory by zone, so all memory counts as free.
     pub fn free_by_zone(&self) -> impl Iterator<Item = FreeZone<'_>> {
         let host = self.host();
         let has_memory_manager = host.kubelet.memory_policy == MemoryPolicy::Static;

@@ -1,29 +1,29 @@
-//! Topology hints of the managers, and the algorithm by which the Topology Manager merges them:
+//! Topology hints of the kubelet's managers, and the algorithm by which the Topology Manager merges them:
 //! topologymanager/policy*.go.
 //!
-//! The kubelet iterates over every combination of one hint from each resource, and selects the best combination by a
-//! total order. As the order of the iteration does not matter, operations on sets of masks compute the same result
-//! without iterating over combinations.
+//! The kubelet iterates over every combination that has one hint for each resource, and selects the best combination by
+//! a total order. Because the order of the iteration does not matter, this module computes the same result with
+//! operations on sets of masks, without iterating over combinations.
 
 use super::host::KubeletHost;
 use super::kubelet::TopologyPolicy;
 use super::refusal::Reason;
 use super::zones::{MaskSet, ZoneMask, bit_indexes, narrowness_key};
 
-/// Hints of a manager for one resource: the sets of zones that can provide the resource.
+/// Hints of a manager for one resource. A hint is a set of zones (a mask) that can together provide the resource.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Hints {
-    /// The manager has no preference: a nil affinity that is preferred.
+    /// The manager has no preference. In the kubelet: a hint with a nil affinity that is preferred.
     AnyZone,
-    /// No set of zones can provide the resource: a nil affinity that is not preferred.
+    /// No set of zones can provide the resource. In the kubelet: a hint with a nil affinity that is not preferred.
     NoZone,
-    /// The sets of zones that can provide the resource, and the preferred sets among them.
+    /// The masks that can provide the resource, and the preferred masks among them.
     Masks(MaskSet, MaskSet),
 }
 
 impl Hints {
-    /// Creates the hints for the possible masks. An empty set becomes [`Hints::NoZone`], because the kubelet treats
-    /// an empty list of hints in this way.
+    /// Creates the hints for the masks in `possible`. If there is no mask, returns [`Hints::NoZone`], because the
+    /// kubelet treats an empty list of hints in the same way.
     pub(super) fn from_masks(possible: MaskSet, is_preferred: impl Fn(ZoneMask) -> bool) -> Self {
         if possible.is_empty() {
             return Self::NoZone;
@@ -32,7 +32,7 @@ impl Hints {
     }
 }
 
-/// The merged hint; `zones` is `None` if there is no affinity.
+/// The merged hint. `zones` is `None` if the pod's containers need not be in specific zones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Affinity {
     pub(super) zones: Option<ZoneMask>,
@@ -45,7 +45,8 @@ pub(super) fn merge_hints(host: &KubeletHost, hints: &[Hints]) -> Result<Affinit
     let default = host.all_zones();
     let is_single = policy == TopologyPolicy::SingleNumaNode;
     if let Some(zones) = best_preferred_mask(host, hints, is_single)? {
-        // On a host with one zone, an affinity to all zones also means no affinity (policy_single_numa_node.go).
+        // With `single-numa-node`, the kubelet treats an affinity to all zones as no affinity, which matters on a host
+        // with one zone (policy_single_numa_node.go).
         let zones = Some(zones).filter(|&zones| !is_single || zones != default);
         return Ok(Affinity { zones, is_preferred: true });
     }
@@ -61,7 +62,8 @@ pub(super) fn merge_hints(host: &KubeletHost, hints: &[Hints]) -> Result<Affinit
     }
 }
 
-/// Returns the best merged mask of the combinations that consist only of preferred hints; `None` if there is none.
+/// Returns the best mask that results from merging only preferred hints, one of each resource; `None` if there is no
+/// such mask.
 fn best_preferred_mask(
     host: &KubeletHost,
     hints: &[Hints],
@@ -93,14 +95,15 @@ fn best_preferred_mask(
     }
 }
 
-/// Returns the best merged mask if no combination consists only of preferred hints (`HintMerger.compare`).
+/// Returns the best mask that results from merging one hint of each resource, if not all of them can be preferred hints
+/// (`HintMerger.compare`).
 fn best_non_preferred_mask(
     host: &KubeletHost,
     hints: &[Hints],
 ) -> Result<Option<ZoneMask>, Reason> {
     let mut merged = MaskSet::default();
     merged.insert(host.all_zones());
-    // The maximum over all resources of the minimum number of zones that the resource needs
+    // Each resource needs a minimum number of zones. This is the maximum of these numbers over all resources
     // (`maxOfMinAffinityCounts`).
     let mut max_min_zones = 0;
     for hint in hints {
@@ -113,8 +116,8 @@ fn best_non_preferred_mask(
     if !host.features.has_fixed_hint_merge {
         return Ok(merged.narrowest());
     }
-    // Masks with exactly `max_min_zones` zones are best. Masks with fewer zones come next, the largest number of zones
-    // first. Masks with more zones come last, the smallest number of zones first.
+    // Masks with exactly `max_min_zones` zones are best. Next are masks with fewer zones, beginning with the largest.
+    // Last are masks with more zones, beginning with the smallest.
     let rank = |mask: ZoneMask| match mask.count_ones() {
         count if count <= max_min_zones => max_min_zones - count,
         count => count + 64,
@@ -123,8 +126,9 @@ fn best_non_preferred_mask(
     best_narrowest_mask(host, &merged.filter(|mask| Some(rank(mask)) == best))
 }
 
-/// Returns the mask with the fewest zones. Among masks with equally many zones, returns the mask whose zones are
-/// closest to each other if the option `prefer-closest-numa-nodes` is on (numa_info.go), otherwise the lowest mask.
+/// Returns the mask with the fewest zones. If several masks have equally few zones, returns the mask whose zones are
+/// closest to each other with the option `prefer-closest-numa-nodes` (numa_info.go), and the lowest mask without this
+/// option.
 fn best_narrowest_mask(host: &KubeletHost, masks: &MaskSet) -> Result<Option<ZoneMask>, Reason> {
     let narrowest = masks.narrowest();
     let is_single = host.kubelet.topology_policy == TopologyPolicy::SingleNumaNode;
@@ -140,10 +144,10 @@ fn best_narrowest_mask(host: &KubeletHost, masks: &MaskSet) -> Result<Option<Zon
     let mut best: Option<(f64, ZoneMask)> = None;
     for mask in candidates.iter() {
         let distance = average_distance(host, mask).ok_or(Reason::KubeletCrash(
-            "prefer-closest-numa-nodes uses a zone number as index into the row of distances: \
+            "with prefer-closest-numa-nodes, the kubelet uses a zone's number as an index of the list of distances: \
              index out of range",
         ))?;
-        // Masks are visited in ascending order, so the lowest of the masks with equal distances is selected.
+        // The iteration is in ascending order, so the lowest of several masks with equal distances is selected.
         if best.is_none_or(|(min_distance, _)| distance < min_distance) {
             best = Some((distance, mask));
         }
@@ -151,9 +155,13 @@ fn best_narrowest_mask(host: &KubeletHost, masks: &MaskSet) -> Result<Option<Zon
     Ok(best.map(|(_, mask)| mask))
 }
 
-/// Returns the average distance between the zones (`CalculateAverageFor`). The kubelet indexes a row of distances by
-/// the zone's number, even if the numbers have gaps. Returns `None` if the row is too short for this index.
-#[expect(clippy::cast_precision_loss, reason = "distances are below 256")]
+/// Returns the average distance between the zones (`CalculateAverageFor`). The kubelet uses a zone's number as an index
+/// of the list of distances, even if the zones' numbers have gaps. Returns `None` if the list is too short for this
+/// index.
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "an f64 represents distances, which are below 256, exactly"
+)]
 fn average_distance(host: &KubeletHost, mask: ZoneMask) -> Option<f64> {
     let mut sum = 0.0;
     for from in bit_indexes(mask) {

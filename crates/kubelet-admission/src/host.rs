@@ -1,4 +1,5 @@
-//! A host as its kubelet knows it. The host is validated once, and stored in an order that is fast to iterate.
+//! A host with the properties that its kubelet considers. The host is validated once, and stored in an order that is
+//! fast to iterate.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,15 +10,15 @@ use super::kubelet::{CpuPolicy, Kubelet, MemoryPolicy, TopologyPolicy, VersionFe
 use super::zones::{MAX_HINT_ZONES, ZoneMask};
 use crate::pod::Resources;
 
-/// Number of memory kinds that are counted for each zone: memory without huge pages, and up to four sizes of huge
+/// Number of kinds of memory that are counted for each zone: memory without huge pages, and up to four sizes of huge
 /// pages (arm64 has four).
 pub(super) const MEMORY_KIND_COUNT: usize = 5;
 
-/// Bytes by memory kind. Memory without huge pages comes first; huge pages follow in the order of
+/// Bytes by kind of memory: first memory without huge pages, then huge pages in the order of
 /// [`KubeletHost::page_sizes`].
 pub(super) type MemoryAmounts = [u64; MEMORY_KIND_COUNT];
 
-/// Description of a host before validation.
+/// Description of a host, which [`KubeletHost::new`] validates.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostSpec {
     /// NUMA zones of the host, in any order.
@@ -26,57 +27,57 @@ pub struct HostSpec {
     pub devices: Vec<DevicePool>,
     /// `status.allocatable` of the Node.
     pub allocatable: Resources,
-    /// Field `status.allocatable["pods"]`.
+    /// Maximum number of pods (`status.allocatable["pods"]` of the Node).
     pub max_pods: u64,
 }
 
 /// A NUMA zone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ZoneSpec {
-    /// Number of the zone in the kernel.
+    /// The kernel's number of the zone.
     pub id: u32,
-    /// Physical cores of the zone; empty for a zone with memory only.
+    /// Physical cores of the zone; empty for a zone that has only memory.
     pub cores: Vec<CoreSpec>,
     /// Total memory of the zone in bytes, including huge pages.
     pub memory: u64,
-    /// Bytes in the zone's pools of huge pages, by page size; an empty pool is listed with 0.
+    /// Bytes in the zone's pools of huge pages, by page size. A pool without pages has the value 0.
     pub hugepages: BTreeMap<PageSize, u64>,
-    /// Distances from this zone to all zones, in the order of `zones`; empty if unknown.
+    /// Distances from this zone to all zones, in the order of `HostSpec::zones`; empty if the distances are unknown.
     pub distances: Vec<u64>,
 }
 
 /// A physical core.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CoreSpec {
-    /// CPUs that are the core's threads.
+    /// Numbers of the CPUs (threads) of the core.
     pub cpus: Vec<u32>,
-    /// Number of the package that contains the core.
+    /// Number of the package (socket) that contains the core.
     pub socket: u32,
-    /// Number of the last-level cache that the core shares, if known.
+    /// Number of the last-level cache that the core uses; `None` if it is unknown.
     pub cache: Option<u32>,
 }
 
-/// The devices of one resource. A device is in one zone or in no zone; the devices of a zone are interchangeable.
+/// The devices of one resource. Each device is in one zone or in no zone. Devices of the same zone are interchangeable.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DevicePool {
     /// Name of the resource.
     pub name: String,
-    /// Number of healthy devices by zone number.
+    /// Number of healthy devices by the zone's number.
     pub zones: BTreeMap<u32, u32>,
     /// Number of healthy devices without a zone.
     pub count_without_zone: u32,
 }
 
-/// Reason why a kubelet cannot run with a host and a configuration, or why this predictor does not support them.
+/// Reason why no kubelet can run with this host and configuration, or why this crate does not support them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HostError {
     /// Two zones have this number.
     #[error("zone {0} is listed twice")]
     DuplicateZone(u32),
-    /// The zone number is too large for a bit mask of the kubelet (bitmask.go).
+    /// The zone has this number, which is too large for the kubelet's 64-bit masks (bitmask.go).
     #[error("zone {0}: the kubelet supports only zone numbers up to 63")]
     ZoneNumberTooLarge(u32),
-    /// The host has more zones than the kubelet's limit or this predictor's limit for topology hints.
+    /// The host has more zones than the kubelet permits for topology hints, or than this crate supports.
     #[error(
         "the host has {zones} zones: the kubelet aligns resources on up to {limit} zones, Berth supports up to \
          {MAX_HINT_ZONES}"
@@ -84,7 +85,7 @@ pub enum HostError {
     TooManyZones {
         /// Number of the host's zones.
         zones: usize,
-        /// Option `max-allowable-numa-nodes`.
+        /// Maximum number of zones that the kubelet permits (option `max-allowable-numa-nodes`).
         limit: u32,
     },
     /// The CPU with this number is listed more than once.
@@ -98,32 +99,32 @@ pub enum HostError {
         /// Number of the core's CPUs.
         cpus: usize,
     },
-    /// The host has no CPUs, or more CPUs than are supported. The value is the number of CPUs.
+    /// The host has this number of CPUs, which is 0 or more than this crate supports.
     #[error("the host has {0} CPUs: from 1 to {MAX_CPUS} are supported")]
     InvalidCpuCount(usize),
-    /// The host has more huge page sizes than any hardware supports. The value is the number of sizes.
+    /// The host has this number of huge page sizes, which is more than any hardware supports.
     #[error("the host has {0} sizes of huge pages: at most {most} are supported", most = MEMORY_KIND_COUNT - 1)]
     TooManyPageSizes(usize),
-    /// The reserved CPU with this number is in no zone. A kubelet does not start with this configuration.
+    /// The CPU with this number is reserved, but is in no zone. A kubelet does not start with this configuration.
     #[error("reservedSystemCPUs: CPU {0} is in no zone")]
     UnknownReservedCpu(u32),
-    /// The CPU Manager has the policy `static`, and no CPUs are reserved. A kubelet does not start with this
+    /// The CPU Manager has the policy `static`, but no CPUs are reserved. A kubelet does not start with this
     /// configuration.
     #[error("reservedSystemCPUs: the policy static requires at least one reserved CPU")]
     NoReservedCpus,
     /// More memory is reserved in a zone than the zone has.
-    #[error("reservedMemory: zone {zone} has less {kind} than is reserved")]
+    #[error("reservedMemory: zone {zone} has less {kind} than the field reserves")]
     ReservedMemoryTooLarge {
         /// Number of the zone.
         zone: u32,
-        /// The kind of memory: `memory`, or a size of huge pages.
+        /// Kind of memory: `memory`, or a huge page resource such as `hugepages-1Gi`.
         kind: String,
     },
-    /// Memory is reserved in the zone with this number, which does not exist. A kubelet does not start with this
+    /// Memory is reserved in a zone with this number, but the zone does not exist. A kubelet does not start with this
     /// configuration.
     #[error("reservedMemory: zone {0} does not exist")]
     UnknownReservedZone(u32),
-    /// Devices are in a zone that does not exist.
+    /// Devices of a resource are in a zone that does not exist.
     #[error("{name}: some devices are in zone {zone}, which does not exist")]
     UnknownDeviceZone {
         /// Name of the devices' resource.
@@ -131,8 +132,8 @@ pub enum HostError {
         /// Number of the zone.
         zone: u32,
     },
-    /// Two device pools have this name.
-    #[error("{0}: two device pools have this name")]
+    /// Two device pools have this resource name.
+    #[error("device resource {0} is listed twice")]
     DuplicatePool(String),
     /// This version of the kubelet does not support a setting, or refuses it in combination with another setting.
     #[error("{setting}: {message}")]
@@ -144,7 +145,7 @@ pub enum HostError {
     },
 }
 
-/// A validated host with its kubelet's configuration. The value is immutable; identical hosts may share it.
+/// A validated host with its kubelet's configuration. It is immutable, so identical hosts may share one value.
 #[derive(Debug, PartialEq, Eq)]
 pub struct KubeletHost {
     pub(super) kubelet: Kubelet,
@@ -152,15 +153,16 @@ pub struct KubeletHost {
     /// Zones, sorted by number. All other fields identify a zone by its index in this vector.
     pub(super) zones: Vec<HostZone>,
     /// Numbers of the CPUs, ordered by zone, then by core, then by number. The indexes in every [`CpuBits`] refer to
-    /// this order.
+    /// this list.
     pub(super) cpus: Vec<u32>,
     pub(super) cores: Vec<HostCore>,
     pub(super) sockets: Vec<CpuGroup>,
-    /// Uncore caches with their CPUs; empty unless the kubelet aligns CPUs to caches.
+    /// Last-level caches with their CPUs; empty unless the kubelet aligns CPUs to caches
+    /// (`prefer-align-cpus-by-uncorecache`).
     pub(super) caches: Vec<CpuGroup>,
     pub(super) all_cpus: CpuBits,
     pub(super) reserved_cpus: CpuBits,
-    /// Reserved CPUs, and all CPUs of the cores that contain reserved CPUs.
+    /// All CPUs of the cores that contain reserved CPUs.
     pub(super) reserved_core_cpus: CpuBits,
     /// Zones that have CPUs.
     pub(super) cpu_zones: ZoneMask,
@@ -169,10 +171,11 @@ pub struct KubeletHost {
     pub(super) device_pools: Vec<HostDevicePool>,
     pub(super) allocatable: Resources,
     pub(super) max_pods: u64,
-    /// Average numbers of CPUs, computed as `topology.go` does. On hosts with unequal cores or sockets, the averages
-    /// may match no core or socket.
+    /// Average number of CPUs of a core, computed as in `topology.go`. It may match no core if cores differ.
     pub(super) cpus_per_core: u32,
+    /// Average number of CPUs of a socket, computed as in `topology.go`.
     pub(super) cpus_per_socket: u32,
+    /// Average number of CPUs of a last-level cache, computed as in `topology.go`.
     pub(super) cpus_per_cache: u32,
 }
 
@@ -180,35 +183,35 @@ pub struct KubeletHost {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct HostZone {
     pub(super) id: u32,
-    /// Range of the indexes of the zone's CPUs.
+    /// The indexes of the zone's CPUs: the first, and one more than the last.
     pub(super) cpus: (u16, u16),
-    /// Range of the indexes of the zone's cores.
+    /// The indexes of the zone's cores: the first, and one more than the last.
     pub(super) cores: (u16, u16),
     /// Indexes of the sockets that contain the zone's cores.
     pub(super) sockets: Vec<u16>,
-    /// Bytes of each memory kind that the Memory Manager may allocate.
+    /// Bytes of each kind of memory that the Memory Manager may allocate.
     pub(super) allocatable: MemoryAmounts,
     pub(super) distances: Vec<u64>,
 }
 
-/// A physical core with its CPUs, which have contiguous indexes.
+/// A physical core. The CPUs of a core have contiguous indexes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct HostCore {
     pub(super) cpus: (u16, u16),
-    /// The kubelet's number of the core: the number of the core's lowest CPU (`getUniqueCoreID`).
+    /// The kubelet's number of the core, which is the lowest of the numbers of the core's CPUs (`getUniqueCoreID`).
     pub(super) id: u32,
     pub(super) zone: u8,
     pub(super) socket: u16,
     pub(super) cache: u16,
 }
 
-/// A socket or a cache, with its CPUs. The indexes of the CPUs need not be contiguous.
+/// The CPUs of a socket or of a last-level cache. Their indexes need not be contiguous.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct CpuGroup {
     pub(super) id: u32,
     pub(super) cpus: CpuBits,
     pub(super) size: u32,
-    /// Indexes of the cores of the group, sorted by core number.
+    /// Indexes of the cores in the socket or cache, sorted by core number.
     pub(super) cores: Vec<u16>,
     pub(super) zones: ZoneMask,
 }
@@ -225,12 +228,12 @@ pub(super) struct HostDevicePool {
 }
 
 impl KubeletHost {
-    /// Validates a host and a configuration.
+    /// Validates a host and a kubelet's configuration.
     ///
     /// # Errors
     ///
-    /// Returns an error if no kubelet would start with the host and the configuration, or if this predictor does not
-    /// support them.
+    /// Returns an error if no kubelet would start with this host and configuration, or if this crate does not support
+    /// them.
     pub fn new(spec: &HostSpec, kubelet: &Kubelet) -> Result<Self, HostError> {
         let features = VersionFeatures::for_version(kubelet.version);
         check_settings(kubelet, features)?;
@@ -273,7 +276,7 @@ impl KubeletHost {
         &self.kubelet
     }
 
-    /// Returns the kernel's number of the zone at an index.
+    /// Returns the kernel's number of the zone with this index.
     pub(super) fn zone_id(&self, index: usize) -> u32 {
         self.zones.get(index).map_or(u32::MAX, |zone| zone.id)
     }
@@ -287,12 +290,12 @@ impl KubeletHost {
         super::zones::mask_of_first_zones(self.zones.len())
     }
 
-    /// Returns the kernel's numbers of the CPUs at these indexes.
+    /// Returns the kernel's numbers of the CPUs with these indexes.
     pub(super) fn cpu_numbers(&self, bits: &CpuBits) -> CpuSet {
         bits.iter().filter_map(|index| self.cpus.get(usize::from(index)).copied()).collect()
     }
 
-    /// Returns the indexes of the CPUs with these numbers; unknown numbers are ignored.
+    /// Returns the indexes of the CPUs with these kernel numbers. Numbers that no CPU has are ignored.
     pub(super) fn cpu_bits(&self, numbers: &CpuSet) -> CpuBits {
         let mut bits = CpuBits::default();
         for (index, number) in (0u16..).zip(&self.cpus) {
