@@ -296,7 +296,7 @@ fn restored_pods_occupy_resources_until_removed() {
         state.check(&launcher_pod("b", 3, 1)).expect_err("the CPUs of zone 0 are allocated");
     assert_eq!(
         refusal.explanation,
-        "no zones have all requested resources and satisfy the topology policy"
+        "no combination of zones that the Topology Manager's policy permits has all requested resources"
     );
     assert!(state.remove("known") && state.remove("a"));
     assert_eq!((state.free_cpus(), state.memory_by_zone()), (cpus_before, memory_before));

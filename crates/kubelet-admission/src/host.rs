@@ -314,7 +314,8 @@ impl KubeletHost {
         }
         let socket_ids: BTreeSet<u32> =
             order.iter().flat_map(|zone| &zone.cores).map(|core| core.socket).collect();
-        // If a core's cache is unknown, the kubelet uses the socket's number instead (getUncoreCacheID).
+        // If the cache of a core is unknown, the kubelet uses the number of the core's socket instead
+        // (getUncoreCacheID).
         let cache_of = |core: &CoreSpec| core.cache.unwrap_or(core.socket);
         let cache_ids: BTreeSet<u32> =
             order.iter().flat_map(|zone| &zone.cores).map(cache_of).collect();
@@ -439,7 +440,8 @@ impl KubeletHost {
     }
 }
 
-/// Converts an index to 16 bits. Indexes are below [`MAX_CPUS`].
+/// Converts an index of a CPU, core or socket to 16 bits, which are sufficient because a host has at most [`MAX_CPUS`]
+/// CPUs.
 fn to_u16(number: usize) -> u16 {
     u16::try_from(number).unwrap_or(u16::MAX)
 }

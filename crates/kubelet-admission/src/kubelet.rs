@@ -1,4 +1,4 @@
-//! The parts of a kubelet's configuration and version that affect admission.
+//! The settings and the version of a kubelet that affect the admission of pods.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use berth_api::{CpuSet, PageSize, excerpt};
 
-/// Configuration of one kubelet: the settings that affect admission.
+/// Version of a kubelet, and those of its settings that affect the admission of pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kubelet {
     /// `status.nodeInfo.kubeletVersion` of the Node.
@@ -15,7 +15,7 @@ pub struct Kubelet {
     pub cpu_policy: CpuPolicy,
     /// Setting `cpuManagerPolicyOptions`.
     pub cpu_options: CpuOptions,
-    /// CPUs that are never allocated exclusively: `reservedSystemCPUs`, or, if only a number of reserved CPUs is
+    /// CPUs that are never allocated exclusively: `reservedSystemCPUs` or, if only an amount of reserved CPU is
     /// configured, the CPUs that the kubelet selected.
     pub reserved_cpus: CpuSet,
     /// Setting `memoryManagerPolicy`.
@@ -24,7 +24,7 @@ pub struct Kubelet {
     pub reserved_memory: Vec<ReservedMemory>,
     /// Setting `topologyManagerPolicy`.
     pub topology_policy: TopologyPolicy,
-    /// `topologyManagerScope`; has no effect with the policy `none`.
+    /// Setting `topologyManagerScope`, which has no effect with the policy `none`.
     pub topology_scope: TopologyScope,
     /// Setting `topologyManagerPolicyOptions`.
     pub topology_options: TopologyOptions,
@@ -37,20 +37,20 @@ pub struct ReservedMemory {
     pub zone: u32,
     /// Reserved bytes of memory, without huge pages.
     pub memory: u64,
-    /// Reserved bytes of huge pages by page size.
+    /// Reserved bytes of huge pages, by page size.
     pub hugepages: BTreeMap<PageSize, u64>,
 }
 
 /// Major and minor version of a kubelet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KubeletVersion {
-    /// Major version: 1.
+    /// Major version, which is 1 for all kubelets.
     pub major: u16,
-    /// Minor version; the behaviour of 20 to 36 is implemented, and later versions are treated as 36.
+    /// Minor version. The behaviour of the versions 20 to 36 is implemented; later versions are treated as 36.
     pub minor: u16,
 }
 
-/// Error for a value that the kubelet does not accept for a setting.
+/// Error for a value that is not valid for a setting of the kubelet.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{setting}: `{value}` is not {expected}")]
 pub struct ParseKubeletError {
@@ -84,7 +84,8 @@ impl fmt::Display for KubeletVersion {
     }
 }
 
-/// Defines an enum with the values of a kubelet setting.
+/// Defines an enum whose variants are the values of a kubelet setting, with its name and its expected values for
+/// errors.
 macro_rules! define_setting_values {
     ($(#[$doc:meta])* $name:ident, $place:literal, $expected:literal,
      { $($(#[$variant_doc:meta])* $variant:ident = $word:literal,)* }) => {
@@ -119,19 +120,19 @@ define_setting_values!(
         /// All containers share all CPUs.
         #[default]
         None = "none",
-        /// Containers of Guaranteed pods with integer CPU requests get exclusive CPUs.
+        /// Containers of Guaranteed pods whose CPU requests are integers get exclusive CPUs.
         Static = "static",
     }
 );
 
 define_setting_values!(
-    /// `memoryManagerPolicy`; `BestEffort` is for Windows only.
+    /// Setting `memoryManagerPolicy`. The value `BestEffort` is missing, because it exists only on Windows.
     MemoryPolicy, "memoryManagerPolicy", "None or Static", {
-        /// Containers use memory of any zone.
+        /// Containers use memory of any NUMA zone.
         #[default]
         None = "None",
-        /// Containers of Guaranteed pods get memory and huge pages from certain zones, and the kubelet accounts for
-        /// them by zone.
+        /// The kubelet allocates memory and huge pages of certain NUMA zones to containers of Guaranteed pods, and
+        /// accounts for this memory by zone.
         Static = "Static",
     }
 );
@@ -139,12 +140,12 @@ define_setting_values!(
 define_setting_values!(
     /// Setting `topologyManagerPolicy`.
     TopologyPolicy, "topologyManagerPolicy", "none, best-effort, restricted or single-numa-node", {
-        /// The managers allocate resources without regard to each other's zones.
+        /// Each manager allocates its resources from any zone, independently of the zones of other resources.
         #[default]
         None = "none",
-        /// Resources come from the best possible combination of zones; no pod is rejected because of its zones.
+        /// The managers allocate from the best possible combination of zones. No pod is rejected because of its zones.
         BestEffort = "best-effort",
-        /// All resources must come from the same zones, and from no more zones than on an empty host.
+        /// All resources must come from the same zones, and from as few zones as would be sufficient on an empty host.
         Restricted = "restricted",
         /// All resources must come from a single zone.
         SingleNumaNode = "single-numa-node",
@@ -154,17 +155,20 @@ define_setting_values!(
 define_setting_values!(
     /// Setting `topologyManagerScope`.
     TopologyScope, "topologyManagerScope", "container or pod", {
-        /// Each container is aligned independently.
+        /// The Topology Manager selects the zones of each container independently.
         #[default]
         Container = "container",
-        /// All containers of a pod get the same zones.
+        /// The Topology Manager selects the same zones for all containers of a pod.
         Pod = "pod",
     }
 );
 
 /// Setting `cpuManagerPolicyOptions`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[expect(clippy::struct_excessive_bools, reason = "they are independent options of the kubelet")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "the kubelet has these options, each of which is a boolean"
+)]
 pub struct CpuOptions {
     /// Option `full-pcpus-only`.
     pub full_pcpus_only: bool,
@@ -179,12 +183,12 @@ pub struct CpuOptions {
 }
 
 impl CpuOptions {
-    /// Parses the option names and values of the configuration.
+    /// Parses the options of the configuration: a map from names to values.
     ///
     /// # Errors
     ///
-    /// Returns an error for an option that this predictor does not support (for instance the alpha option
-    /// `distribute-cpus-across-cores`), or a value that is not a boolean.
+    /// Returns an error for an option that this crate does not support (for instance the alpha option
+    /// `distribute-cpus-across-cores`), or for a value that is not a boolean.
     pub fn parse(options: &BTreeMap<String, String>) -> Result<Self, ParseKubeletError> {
         let mut parsed = Self::default();
         for (name, value) in options {
@@ -230,7 +234,7 @@ impl Default for TopologyOptions {
 }
 
 impl TopologyOptions {
-    /// Parses the option names and values of the configuration.
+    /// Parses the options of the configuration: a map from names to values.
     ///
     /// # Errors
     ///
@@ -270,26 +274,30 @@ fn parse_bool(setting: &'static str, value: &str) -> Result<bool, ParseKubeletEr
 
 /// Behaviour that differs between versions of the kubelet.
 ///
-/// The behaviour was compared with real kubelets of 1.20 and 1.36. For the versions in between, it was derived from
-/// the source.
+/// For 1.20 and 1.36, the predicted behaviour was compared with real kubelets. For the versions between them, it was
+/// derived from the kubelet's source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::struct_excessive_bools, reason = "they were introduced by different releases")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "different releases introduced these features independently"
+)]
 pub(super) struct VersionFeatures {
-    /// The kubelet has the Memory Manager: alpha in 1.21, on by default from 1.22 (KEP-1769).
+    /// The kubelet has the Memory Manager: alpha in 1.21, on by default since 1.22 (KEP-1769).
     pub(super) has_memory_manager: bool,
-    /// The kubelet supports `cpuManagerPolicyOptions`: on by default from 1.23 (KEP-2625).
+    /// The kubelet supports `cpuManagerPolicyOptions`: on by default since 1.23 (KEP-2625).
     pub(super) has_cpu_options: bool,
-    /// The kubelet supports `topologyManagerPolicyOptions`: from 1.26 (KEP-3545).
+    /// The kubelet supports `topologyManagerPolicyOptions`: since 1.26 (KEP-3545).
     pub(super) has_topology_options: bool,
-    /// A merged hint is preferred only if all hints of the combination have the same zones (1.24, kubernetes#108052),
-    /// and the narrowest remaining hint is not selected unconditionally (1.24, kubernetes#108154).
+    /// Since 1.24, a merged hint is preferred only if all hints of the combination have the same zones
+    /// (kubernetes#108052), and the hint with the fewest zones is not always the best non-preferred hint
+    /// (kubernetes#108154).
     pub(super) has_fixed_hint_merge: bool,
-    /// The kubelet takes CPUs by zones and sockets, in a total order (1.23, KEP-2902). Before 1.23, the order of
-    /// unequal sockets was random.
+    /// Since 1.23, the kubelet takes CPUs by zones and sockets, in a total order (KEP-2902). Before 1.23, the order of
+    /// sockets with different numbers of free CPUs was random.
     pub(super) has_zone_aware_order: bool,
-    /// The kubelet supports restartable init containers: on by default from 1.29 (KEP-753).
+    /// The kubelet supports restartable init containers: on by default since 1.29 (KEP-753).
     pub(super) supports_sidecars: bool,
-    /// The CPU Manager's refusal message contains the number of CPUs.
+    /// Since 1.29, the CPU Manager's refusal message contains the numbers of requested and available CPUs.
     pub(super) has_counts_in_message: bool,
 }
 

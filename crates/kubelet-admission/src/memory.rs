@@ -1,8 +1,8 @@
 //! The static policy of the Memory Manager: memorymanager/policy_static.go.
 //!
-//! Zones that provide the memory of an allocation together form a group, until nothing is allocated on them. A zone
-//! of a group provides memory for no other set of zones, and a zone that provides an allocation alone cannot join a
-//! group.
+//! If an allocation needs the memory of several zones, these zones form a group, which exists until nothing is
+//! allocated on them. A zone of a group provides memory only for allocations on the whole group. A zone on which memory
+//! was allocated alone cannot join a group.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ use super::zones::{
 /// A kind of memory that the Memory Manager accounts for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum MemoryKind {
-    /// Memory without huge pages.
+    /// Memory that is not in huge pages.
     Memory,
     /// Huge pages of this size.
     HugePages(PageSize),
@@ -38,7 +38,8 @@ impl fmt::Display for MemoryKind {
 pub(super) struct ZoneMemory {
     /// Number of memory blocks that are allocated on the zone.
     pub(super) assignments: u32,
-    /// Zones of the group to which the zone belongs, including the zone itself.
+    /// Zones of the group to which the zone belongs, including the zone itself. A zone without a group is its own
+    /// group.
     pub(super) group: ZoneMask,
     pub(super) free: MemoryAmounts,
     pub(super) reserved: MemoryAmounts,
@@ -47,7 +48,7 @@ pub(super) struct ZoneMemory {
 /// The Memory Manager's data about all zones. The Memory Manager works with at most [`MAX_HINT_ZONES`] zones.
 pub(super) type ZoneMemories = [ZoneMemory; MAX_HINT_ZONES];
 
-/// Memory of one kind that a container has on a set of zones.
+/// Memory of one kind that is allocated to a container on a set of zones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Block {
     pub(super) kind: u8,
@@ -55,7 +56,8 @@ pub(super) struct Block {
     pub(super) size: u64,
 }
 
-/// Memory of finished init containers that later containers of the pod reuse if they get memory from the same zones.
+/// Memory of finished init containers, by the zones on which it was allocated. Later containers of the pod reuse it if
+/// their memory is allocated on the same zones.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ReusableMemory(Vec<(ZoneMask, MemoryAmounts)>);
 
@@ -65,8 +67,9 @@ impl ReusableMemory {
         found.map_or_else(MemoryAmounts::default, |&(_, amounts)| amounts)
     }
 
-    /// Updates the reusable memory after an allocation (`updatePodReusableMemory`): takes the maximum over the init
-    /// containers, or subtracts the memory that another container has reused.
+    /// Updates the reusable memory after an allocation (`updatePodReusableMemory`). If `is_init` is true, the blocks of
+    /// an init container become reusable, as the maximum of all init containers. Otherwise subtracts the memory that
+    /// another container has reused.
     pub(super) fn update(&mut self, is_init: bool, blocks: &[Block]) {
         for block in blocks {
             let known = self.0.iter().position(|(zones, _)| *zones == block.zones);
@@ -103,9 +106,9 @@ pub(super) fn empty_zones(host: &KubeletHost) -> ZoneMemories {
     zones
 }
 
-/// Returns the hints of the Memory Manager (`GetTopologyHints`), which are the same for every requested memory kind.
-/// If no mask is possible, the kubelet returns an empty map, which the Topology Manager treats as no preference; the
-/// allocation of memory fails afterwards.
+/// Returns the topology hints of the Memory Manager (`GetTopologyHints`), which are the same for every requested kind
+/// of memory. If no mask is possible, the kubelet returns an empty map, which the Topology Manager treats as no
+/// preference, so that only the later allocation of memory fails.
 pub(super) fn generate_hints(
     host: &KubeletHost,
     zones: &ZoneMemories,
@@ -119,7 +122,8 @@ pub(super) fn generate_hints(
     }
 }
 
-/// Returns the masks that can provide the memory, and the preferred number of zones (`calculateHints`).
+/// Returns the masks that can provide the requested memory, and the minimum number of zones that would be sufficient on
+/// an empty host (`calculateHints`).
 fn calculate_hints(
     host: &KubeletHost,
     zones: &ZoneMemories,
@@ -160,8 +164,8 @@ fn calculate_hints(
     (possible, min_zones)
 }
 
-/// Returns true if the zones of the mask can form a group: no zone of the mask provides an allocation alone or
-/// belongs to another group.
+/// Returns true if the zones of the mask can form a group: nothing is allocated on a zone of the mask, except to this
+/// same group.
 fn is_usable_group(zones: &ZoneMemories, mask: ZoneMask) -> bool {
     bit_indexes(mask).all(|index| {
         let zone = &zones[index];
@@ -169,8 +173,8 @@ fn is_usable_group(zones: &ZoneMemories, mask: ZoneMask) -> bool {
     })
 }
 
-/// Returns the best hint (`findBestHint`): preferred hints come before other hints, and hints with fewer zones before
-/// hints with more zones.
+/// Returns the best hint (`findBestHint`). Preferred hints are better than other hints. Otherwise, hints with fewer
+/// zones are better than hints with more zones.
 fn best_hint(possible: &MaskSet, min_zones: u32) -> Option<Affinity> {
     let mask = possible
         .iter()
@@ -178,8 +182,8 @@ fn best_hint(possible: &MaskSet, min_zones: u32) -> Option<Affinity> {
     Some(Affinity { zones: Some(mask), is_preferred: mask.count_ones() == min_zones })
 }
 
-/// Selects the zones of a container's memory and takes the memory from them (`Allocate`). Memory that is reused from
-/// init containers is not taken again.
+/// Selects the zones of a container's memory and allocates the memory on them (`Allocate`). Memory that is reused from
+/// init containers is not allocated again.
 pub(super) fn allocate(
     host: &KubeletHost,
     zones: &mut ZoneMemories,
@@ -216,7 +220,7 @@ pub(super) fn allocate(
         mask = extended.zones.unwrap_or(0);
     }
     // The kubelet accepts a single zone even if the zone belongs to a group (`isAffinityViolatingNUMAAllocations`).
-    // With the policy best-effort, the group is then broken up, and memory is later released on the wrong zone.
+    // With the policy best-effort, this breaks up the group, and the kubelet later releases memory on the wrong zone.
     if mask.count_ones() != 1 && !is_usable_group(zones, mask) {
         return fail(MemoryReason::AllocationViolation);
     }
@@ -229,7 +233,7 @@ pub(super) fn allocate(
     Ok(blocks)
 }
 
-/// Takes as much memory as possible from the lowest zone of the mask, then from the next zones
+/// Allocates as much memory as possible on the zone of the mask with the lowest number, and the rest on the next zones
 /// (`updateMachineState`).
 pub(super) fn allocate_in_zones(zones: &mut ZoneMemories, mask: ZoneMask, kind: u8, mut size: u64) {
     let kind = usize::from(kind);
@@ -244,8 +248,9 @@ pub(super) fn allocate_in_zones(zones: &mut ZoneMemories, mask: ZoneMask, kind: 
     }
 }
 
-/// Releases as much memory as is allocated on the lowest zone of each block, then on the next zones
-/// (`releaseMemory`), even if the memory was taken from another zone.
+/// Releases the memory of each block (`releaseMemory`): as much as is allocated on the block's zone with the lowest
+/// number, and the rest on the next zones. As in the kubelet, this may not be the zone from which the memory was
+/// allocated.
 pub(super) fn release(zones: &mut ZoneMemories, blocks: &[Block]) {
     for block in blocks {
         let kind = usize::from(block.kind);

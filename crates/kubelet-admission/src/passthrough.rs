@@ -1,8 +1,9 @@
-//! Memory of a guest by zone with KubeVirt's `guestMappingPassthrough` (`numaMapping` in `KubeVirt`'s
+//! Memory of a guest by zone with KubeVirt's `guestMappingPassthrough` (`numaMapping` in KubeVirt's
 //! virt-launcher/virtwrap/converter). The kubelet does not take this setting into account.
 //!
-//! KubeVirt splits the guest's memory evenly over the zones of the guest's CPUs, and binds each part strictly to its
-//! zone. If a zone of the CPUs has too few free pages, the VM fails after the kubelet has admitted its pod.
+//! KubeVirt splits the guest's memory evenly over the host's zones that contain the guest's CPUs, and binds each part
+//! strictly to its zone. If one of these zones has too few free pages, the VM fails after the kubelet has admitted its
+//! pod.
 
 use berth_api::PageSize;
 
@@ -10,9 +11,9 @@ use super::host::KubeletHost;
 use super::state::Admission;
 
 impl Admission {
-    /// Returns the bytes of the guest's memory that each zone must have, by zone number. The memory is divided by
-    /// whole pages, or by bytes if `page` is `None`, and the first zones get the remainder. The result is empty if
-    /// the container has no exclusive CPUs.
+    /// Returns, by zone number, the bytes of the guest's memory that each zone must provide. The memory is divided into
+    /// whole pages of `page_size`, or into bytes if `page_size` is `None`; the first zones provide the remainder. The
+    /// result is empty if the container has no exclusive CPUs.
     #[must_use]
     pub fn guest_memory_by_zone(
         &self,

@@ -1,5 +1,5 @@
-//! Converts allocated resources to the CPU numbers, zone numbers and resource names of the host, for reports, messages
-//! and tests.
+//! Converts allocated resources, which are stored as indexes, to the CPU numbers, zone numbers and resource names of
+//! the host, for reports, messages and tests.
 
 use berth_api::CpuSet;
 
@@ -9,30 +9,32 @@ use super::memory::{Block, MemoryKind};
 use super::state::{Admission, HostState};
 use super::zones::{ZoneMask, bit_indexes};
 
-/// Resources allocated to one container, as numbers of the host.
+/// Resources that are allocated to one container, with the host's numbers of CPUs and zones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placement {
-    /// Numbers of the zones that the Topology Manager selected for the container; `None` if there is no affinity.
+    /// Numbers of the zones that the Topology Manager selected for the container; `None` if it selected no specific
+    /// zones.
     pub affinity: Option<Vec<u32>>,
-    /// True if the Topology Manager's merged hint is preferred: the zones are the fewest possible for every resource
-    /// of the container.
+    /// True if the Topology Manager's merged hint is preferred: each resource of the container is allocated from as few
+    /// zones as would be sufficient on an empty host.
     pub is_preferred: bool,
     /// Numbers of the exclusive CPUs; empty if the container runs on the shared CPUs.
     pub cpus: CpuSet,
     /// Memory blocks of the container.
     pub memory: Vec<MemoryBlock>,
-    /// Devices: name of the resource, zone number (`None`: without a zone), and number of devices.
+    /// Allocated devices: name of the resource, number of the zone (`None` for devices without a zone), and number of
+    /// devices.
     pub devices: Vec<(String, Option<u32>, u32)>,
 }
 
-/// Memory of one kind that a container has on a set of zones.
+/// Memory of one kind that is allocated to a container on a set of zones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryBlock {
     /// Kind of the memory.
     pub kind: MemoryKind,
-    /// Size in bytes; for an init container, the bytes that no later container has reused.
+    /// Size in bytes. For an init container, bytes that a later container has reused are not included.
     pub bytes: u64,
-    /// Numbers of all zones of the set.
+    /// Numbers of the zones on which the memory is allocated.
     pub zones: Vec<u32>,
 }
 
@@ -43,9 +45,10 @@ pub struct ZoneMemoryView {
     pub zone: u32,
     /// Number of memory blocks that are allocated on the zone.
     pub assignments: u32,
-    /// Numbers of the zones of the group to which the zone belongs, including the zone itself.
+    /// Numbers of the zones in the zone's group, including the zone itself. Zones form a group if an allocation needs
+    /// the memory of several zones.
     pub group: Vec<u32>,
-    /// Free bytes of each memory kind that the host has.
+    /// Free bytes of each kind of memory that the host has.
     pub free: Vec<(MemoryKind, u64)>,
 }
 

@@ -1,5 +1,5 @@
-//! A pod with the data that kubelet admission and the scheduler's resource rules read: the requests and limits of its
-//! containers, in order.
+//! The data of a pod that the kubelet's admission and the scheduler's resource rules read: the requests and limits of
+//! its containers, in order.
 
 use std::collections::BTreeMap;
 
@@ -10,9 +10,9 @@ use berth_api::PageSize;
 pub struct Pod {
     /// Field `metadata.uid`.
     pub uid: String,
-    /// Init containers in the order in which they start, sidecars included.
+    /// Init containers in the order in which they start. Sidecars are included.
     pub init_containers: Vec<Container>,
-    /// Containers that run for the lifetime of the pod.
+    /// Containers that are not init containers.
     pub containers: Vec<Container>,
     /// `spec.overhead`, which the API server sets from the pod's runtime class.
     pub overhead: Resources,
@@ -21,10 +21,9 @@ pub struct Pod {
 /// A container of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Container {
-    /// Name of the container, unique in the pod.
+    /// Name of the container, which is unique in the pod.
     pub name: String,
-    /// True for an init container with `restartPolicy: Always` (KEP-753), which keeps running while the other
-    /// containers run.
+    /// True for an init container with `restartPolicy: Always` (KEP-753), which runs until the end of the pod.
     pub is_sidecar: bool,
     /// Field `resources.requests`.
     pub requests: Resources,
@@ -32,8 +31,8 @@ pub struct Container {
     pub limits: Resources,
 }
 
-/// Amounts of resources. The amount of a resource that is not listed is zero, which Kubernetes does not distinguish
-/// from an absent resource.
+/// Amounts of resources. A resource that is not listed has the amount zero, because Kubernetes does not distinguish
+/// this amount from an absent resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Resources {
     /// CPU in thousandths of a CPU.
@@ -46,31 +45,31 @@ pub struct Resources {
     pub extended: BTreeMap<String, u64>,
 }
 
-/// Name of the resource that KubeVirt requests for a VM without emulation.
+/// Name of the resource that the pod of a VM requests if the VM uses KVM instead of emulation.
 const KVM_RESOURCE: &str = "devices.kubevirt.io/kvm";
 
-/// Properties of a VM's guest that are not visible in the VM's pod.
+/// Properties of a VM's guest that the VM's pod does not show.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Guest {
     /// Memory of the guest in bytes.
     pub memory: u64,
     /// True if the guest's CPUs are exclusive CPUs of the host (dedicated CPU placement).
     pub is_dedicated: bool,
-    /// True if the guest has a NUMA zone for each zone of its CPUs on the host (`guestMappingPassthrough`). The
-    /// guest's memory is then split evenly over these zones.
+    /// True if the guest has a NUMA zone for each host zone that contains its CPUs (`guestMappingPassthrough`). The
+    /// guest's memory is then split evenly over these host zones.
     pub has_numa_passthrough: bool,
 }
 
 impl Pod {
-    /// Returns true if no container requests `/dev/kvm`: the VM of the pod then runs with emulation (`KubeVirt`'s
+    /// Returns true if no container requests `/dev/kvm`, so that the pod's VM runs with emulation (KubeVirt's
     /// `useEmulation`).
     #[must_use]
     pub fn is_emulated(&self) -> bool {
         !self.containers.iter().any(|one| one.requests.extended.contains_key(KVM_RESOURCE))
     }
 
-    /// Returns true if at least one container gets exclusive CPUs under the static policy, because the pod is
-    /// Guaranteed and the container requests an integer number of CPUs.
+    /// Returns true if at least one container gets exclusive CPUs under the CPU Manager's policy `static`, because the
+    /// pod is Guaranteed and the container's CPU request is an integer.
     #[must_use]
     pub fn has_exclusive_cpus(&self) -> bool {
         let whole = |millis: u64| millis > 0 && millis.is_multiple_of(1000);
@@ -95,8 +94,8 @@ impl Pod {
         cpu > 0 && memory > 0 && cpu == cpu_limit && memory == memory_limit
     }
 
-    /// Returns the requests of the whole pod as the scheduler computes them (`PodRequests`): sidecars run at the same
-    /// time as later init containers and as the containers (KEP-753).
+    /// Returns the requests of the whole pod as kube-scheduler computes them (`PodRequests`): sidecars run at the same
+    /// time as later init containers and as the other containers (KEP-753).
     #[must_use]
     pub fn requests(&self) -> Resources {
         let mut sum = Resources::default();

@@ -1,4 +1,4 @@
-//! Reasons why a kubelet rejects a pod: the kubelet's message, and an explanation in plain words.
+//! Reasons why a kubelet rejects a pod: the kubelet's message, and an explanation of this message.
 
 use std::fmt;
 
@@ -10,9 +10,9 @@ pub struct Refusal {
     pub refused_by: RefusingComponent,
     /// `status.reason` of the pod.
     pub reason: String,
-    /// `status.message` of the pod, without the prefix that some versions of the kubelet add.
+    /// `status.message` of the pod. A prefix that only some versions of the kubelet add is omitted.
     pub message: String,
-    /// Explanation of the reason in plain words.
+    /// Explanation of the kubelet's message for users.
     pub explanation: String,
     summary: &'static str,
 }
@@ -20,11 +20,11 @@ pub struct Refusal {
 /// The part of the kubelet that rejects a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RefusingComponent {
-    /// Topology, CPU, Memory and Device Managers (`GetAllocateResourcesPodAdmitHandler`).
+    /// The Topology, CPU, Memory and Device Managers (`GetAllocateResourcesPodAdmitHandler`).
     TopologyManager,
     /// The check of the node's total resources (lifecycle/predicate.go).
     NodeResourcesFit,
-    /// The kubelet would crash or loop forever instead of rejecting the pod. The pod must not be bound to the host.
+    /// The kubelet would crash or loop forever instead of rejecting the pod, so the pod must not be bound to this host.
     Crash,
 }
 
@@ -38,24 +38,24 @@ impl fmt::Display for RefusingComponent {
     }
 }
 
-/// Reason why a manager rejects a pod, with the values that its messages contain.
+/// Reason why the kubelet rejects a pod, with the values that its message contains.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Reason {
     /// No combination of hints satisfies the Topology Manager's policy.
     TopologyAffinity,
-    /// Fewer CPUs are free than requested.
+    /// Fewer CPUs are free than requested. `counted` is true if the kubelet's message contains these numbers.
     InsufficientCpus { wanted: u64, free: u32, counted: bool },
-    /// With `full-pcpus-only`, the number of requested CPUs must be a multiple of the CPUs of a core.
+    /// With `full-pcpus-only`, the number of requested CPUs is not a multiple of the number of CPUs of a core.
     NotMultipleOfCore { wanted: u64, per_core: u32 },
-    /// With `full-pcpus-only`, too few CPUs are free on cores without reserved CPUs.
+    /// With `full-pcpus-only`, too few CPUs are free on the cores that contain no reserved CPUs.
     InsufficientFreeCores { wanted: u64, per_core: u32, free: u32 },
-    /// The CPU Manager's algorithm fails with this error.
+    /// The CPU Manager's algorithm fails with this error message.
     CpuError(String),
     /// The Memory Manager fails with this error.
     Memory(MemoryReason),
     /// Fewer devices are free than requested.
     InsufficientDevices { name: String, wanted: u64, free: u64 },
-    /// The device plugin of this resource has no devices.
+    /// The device plugin of this resource has no healthy devices.
     NoHealthyDevices(String),
     /// The kubelet would crash or loop forever, for this reason.
     KubeletCrash(&'static str),
@@ -74,7 +74,8 @@ pub(super) enum MemoryReason {
 }
 
 impl Refusal {
-    /// Returns a short message without numbers. It is the same for all hosts that reject the pod for the same reason.
+    /// Returns a short message without numbers, which is the same for all hosts that reject the pod for the same
+    /// reason.
     #[must_use]
     pub const fn summary(&self) -> &'static str {
         self.summary
@@ -89,7 +90,9 @@ impl Reason {
                 RefusingComponent::TopologyManager,
                 "TopologyAffinityError",
                 "Resources cannot be allocated with Topology locality".to_owned(),
-                "no zones have all requested resources and satisfy the topology policy".to_owned(),
+                "no combination of zones that the Topology Manager's policy permits has all requested \
+                 resources"
+                    .to_owned(),
             ),
             Self::NotMultipleOfCore { wanted, per_core } => (
                 RefusingComponent::TopologyManager,
@@ -146,7 +149,7 @@ impl Reason {
         }
     }
 
-    /// Returns the message of an error that has no type in the kubelet, and its explanation in plain words.
+    /// Returns the kubelet's error message and its explanation, for errors that the kubelet reports as unexpected.
     fn error_and_explanation(&self) -> (String, String) {
         match self {
             Self::InsufficientCpus { wanted, free, counted } => {
@@ -175,7 +178,7 @@ impl Reason {
                     ),
                     MemoryReason::DefaultHintNotPreferred => (
                         "failed to find the default preferred hint",
-                        "memory and huge pages are only available on more zones than necessary",
+                        "enough memory and huge pages are free only on more zones than necessary on an empty host",
                     ),
                     MemoryReason::NoExtendedHint => (
                         "failed to find NUMA nodes to extend the current topology hint",
@@ -188,13 +191,14 @@ impl Reason {
                     ),
                     MemoryReason::AllocationViolation => (
                         "preferred hint violates NUMA node allocation",
-                        "pods on a single zone or on another group of zones use the selected zones",
+                        "the selected zones cannot form a group, because a pod has memory on one of \
+                         them alone or on another group",
                     ),
                 };
                 (format!("[memorymanager] {error}"), plain.to_owned())
             }
             Self::CpuError(error) => (error.clone(), error.clone()),
-            // All other reasons have a type in the kubelet; the caller formats them.
+            // The caller formats the messages of all other reasons, which have their own `status.reason`.
             _ => (String::new(), String::new()),
         }
     }

@@ -4,7 +4,7 @@ use super::host::{KubeletHost, MemoryAmounts};
 use super::refusal::Reason;
 use crate::pod::{Container, Pod, Resources};
 
-/// A pod, with values that are computed once for all its containers.
+/// A pod, with properties that are computed once for all its containers.
 #[derive(Clone, Copy)]
 pub(super) struct Request<'p> {
     pub(super) pod: &'p Pod,
@@ -16,9 +16,9 @@ pub(super) struct Request<'p> {
 /// Role of a container in its pod, which determines how long the container runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum ContainerRole {
-    /// An init container that ends before the next container starts.
+    /// An init container that must end before the next container starts.
     Init,
-    /// An init container that keeps running while later containers run.
+    /// An init container that continues to run while later containers run.
     Sidecar,
     #[default]
     App,
@@ -46,15 +46,15 @@ impl<'p> Request<'p> {
         self.supports_sidecars && container.is_sidecar
     }
 
-    /// Returns the number of exclusive CPUs of a container (`guaranteedCPUs`): the requested CPUs if the pod is
-    /// Guaranteed and the number is an integer, otherwise 0.
+    /// Returns the number of exclusive CPUs of a container (`guaranteedCPUs`): its CPU request if the pod is Guaranteed
+    /// and the request is an integer, otherwise 0.
     pub(super) const fn exclusive_cpus(self, container: &Container) -> u64 {
         let millis = container.requests.cpu_millis;
         if self.is_guaranteed && millis.is_multiple_of(1000) { millis / 1000 } else { 0 }
     }
 
-    /// Returns the maximum over time of the sum of `amount` over the containers that run at the same time. A sidecar
-    /// runs at the same time as later init containers and as the containers (KEP-753).
+    /// Returns the largest amount that the pod's containers need at the same time. `amount` returns the amount of one
+    /// container. A sidecar runs at the same time as later init containers and as the other containers (KEP-753).
     pub(super) fn max_concurrent_amount(self, amount: impl Fn(&Container) -> u64) -> u64 {
         let (mut init, mut sidecars) = (0u64, 0u64);
         for container in &self.pod.init_containers {
@@ -68,7 +68,7 @@ impl<'p> Request<'p> {
         apps.max(init)
     }
 
-    /// Returns the bytes that a container requests, by memory kind.
+    /// Returns the bytes that a container requests, by kind of memory.
     pub(super) fn requested_memory(
         self,
         host: &KubeletHost,
@@ -77,7 +77,7 @@ impl<'p> Request<'p> {
         memory_by_kind(host, &container.requests)
     }
 
-    /// Returns the bytes that the whole pod needs at the same time, by memory kind. As in the kubelet
+    /// Returns the bytes that the whole pod needs at the same time, by kind of memory. As in the kubelet
     /// (`getPodRequestedResources`), the amount is 0 for a kind that only init containers request.
     pub(super) fn pod_memory(self, host: &KubeletHost) -> Result<MemoryAmounts, Reason> {
         let mut wanted = MemoryAmounts::default();
@@ -100,15 +100,16 @@ impl<'p> Request<'p> {
     }
 }
 
-/// Returns the requested bytes by memory kind. An unknown page size makes the kubelet crash: the Memory Manager
-/// accesses the data of the page size without a check that the host has it.
+/// Returns the requested bytes by kind of memory. Returns an error if the host does not have a requested page size,
+/// because the kubelet would crash: its Memory Manager accesses the data of this page size without checking whether
+/// they exist.
 fn memory_by_kind(host: &KubeletHost, requests: &Resources) -> Result<MemoryAmounts, Reason> {
     let mut wanted = MemoryAmounts::default();
     wanted[0] = requests.memory;
     for (size, &bytes) in requests.hugepages.iter().filter(|&(_, &bytes)| bytes > 0) {
         let kind = host.page_sizes.iter().position(|page| page == size);
         let kind = kind.ok_or(Reason::KubeletCrash(
-            "the Memory Manager accesses a huge page size that the host does not have: nil pointer",
+            "the Memory Manager crashes (nil pointer) if a pod requests a huge page size that the host does not have",
         ))?;
         wanted[kind + 1] = bytes;
     }

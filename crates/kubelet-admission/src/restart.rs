@@ -6,18 +6,19 @@ use super::memory::{allocate_in_zones, empty_zones};
 use super::state::HostState;
 use super::zones::bit_indexes;
 
-/// Predicted result of a restart of the kubelet with the current state of the Memory Manager.
+/// Prediction whether the kubelet would start again with the current state of its Memory Manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RestartPrediction {
     /// The kubelet would start.
     Accepted,
-    /// The kubelet would not start, with this error, until the host is drained and the state file is removed.
+    /// The kubelet would not start until the host is drained and the state file is removed. The value is the kubelet's
+    /// error.
     Refused(&'static str),
-    /// The result is random, because it depends on the order in which the kubelet iterates over a Go map.
+    /// The result is random, because it depends on the iteration order of a Go map in the kubelet.
     Nondeterministic,
 }
 
-/// The only error that a state written by the kubelet itself can cause.
+/// The kubelet's only error about a state that the kubelet itself has written.
 const REFUSAL_MESSAGE: &str =
     "[memorymanager] the expected machine state is different from the real one";
 
