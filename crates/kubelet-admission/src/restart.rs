@@ -23,9 +23,9 @@ const REFUSAL_MESSAGE: &str =
     "[memorymanager] the expected machine state is different from the real one";
 
 impl HostState {
-    /// Predicts whether the Memory Manager of a restarted kubelet accepts its state. The Memory Manager refuses the
-    /// state if its data about the zones differ from the sum of the pods' memory. They differ after memory on one
-    /// zone of a group was allocated to a pod alone, which the policy best-effort allows.
+    /// Predicts whether a restarted kubelet accepts the state of its Memory Manager. The Memory Manager refuses the
+    /// state if its data about the zones differ from the sum of the pods' memory. They differ if a pod was given memory
+    /// of a single zone that belongs to a group of zones, which the policy best-effort permits.
     #[must_use]
     pub fn predict_restart(&self) -> RestartPrediction {
         let host = self.host();
@@ -48,7 +48,7 @@ impl HostState {
         }
         let is_same = (0..host.zones.len()).all(|index| {
             let (mine, theirs) = (&actual[index], &expected[index]);
-            // For a group of zones, only the sums over the whole group must be equal.
+            // Zones of the same group are compared together: only the sums over the group must be equal.
             let same_sums = (0..=host.page_sizes.len()).all(|kind| {
                 let sums = |zones: &super::memory::ZoneMemories| {
                     bit_indexes(mine.group)

@@ -1,4 +1,4 @@
-//! Resources that a kubelet has allocated, and how they change when a pod is admitted, started or removed.
+//! Resources that a kubelet has allocated to pods, and how they change when a pod is admitted, started or removed.
 
 use std::sync::Arc;
 
@@ -18,11 +18,11 @@ use super::trial::{self, Trial};
 use super::uid_map::UidMap;
 use crate::pod::{Pod, Resources};
 
-/// The pods of one host, and the resources allocated to them.
+/// The pods of one host, and the resources that are allocated to them.
 #[derive(Clone, Debug)]
 pub struct HostState {
     host: Arc<KubeletHost>,
-    /// CPUs of containers without exclusive CPUs: `defaultCpuSet` of the CPU Manager.
+    /// CPUs on which containers without exclusive CPUs run: `defaultCpuSet` of the CPU Manager.
     pub(super) shared_cpus: CpuBits,
     memory: Box<[ZoneMemory]>,
     pub(super) devices: Box<[u32]>,
@@ -31,71 +31,71 @@ pub struct HostState {
     pods: UidMap<Admission>,
 }
 
-/// Resources that the kubelet allocates to a pod on admission.
+/// Resources that the kubelet allocates to a pod when it admits the pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Admission {
     pub(super) grants: Vec<Grant>,
     totals: RequestTotals,
     is_deterministic: bool,
     includes_used_cpus: bool,
-    /// Names of the pod's containers. Empty unless the pod has init containers, whose memory is released when other
-    /// containers start.
+    /// Names of the pod's containers, in order. They are stored only if the pod has init containers with memory,
+    /// because this memory is released when later containers start.
     container_names: Vec<String>,
 }
 
 impl Admission {
-    /// Returns true if the kubelet could make no other allocation of CPUs and devices. Otherwise the kubelet's choice
-    /// is random: up to 1.22, the kubelet's order of CPUs is not always total, and in all versions it is random which
-    /// devices of an init container other containers reuse.
+    /// Returns true if the kubelet always makes this allocation of CPUs and devices. Otherwise its choice is partly
+    /// random: the order of CPUs is not total in versions up to 1.22, and in all versions it is random which devices of
+    /// an init container are reused.
     #[must_use]
     pub const fn is_deterministic(&self) -> bool {
         self.is_deterministic
     }
 
-    /// Returns true if the kubelet allocates CPUs that are reserved or that another pod uses. This happens on hosts
-    /// with unequal sockets or cores: the kubelet treats a socket or core as free if its number of free CPUs equals
-    /// the average size (`isSocketFree`, `isCoreFree` of cpu_assignment.go). In this case, the pod must not be bound
-    /// to the host.
+    /// Returns true if the kubelet would allocate CPUs that are reserved or that another pod uses, so that the pod must
+    /// not be bound to this host. This happens if sockets or cores have different sizes: the kubelet treats a socket or
+    /// core as free if its number of free CPUs equals the average size (`isSocketFree`, `isCoreFree` of
+    /// cpu_assignment.go).
     #[must_use]
     pub const fn takes_cpus_in_use(&self) -> bool {
         self.includes_used_cpus
     }
 }
 
-/// The resources of a pod according to the report of its host. The pod was not admitted by this predictor.
+/// The resources of a pod that its host's report lists, for a pod that was not admitted by [`HostState::admit`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReportedPod {
-    /// Resources of the pod's containers. If the report has only sums, a single container has all resources of the
-    /// pod.
+    /// Resources of the pod's containers. If the report has only the sums for the pod, they are listed as a single
+    /// container.
     pub containers: Vec<ReportedContainer>,
-    /// Requests of the pod that count in the node's totals.
+    /// Requests of the pod, which count in the node's total resources.
     pub requests: Resources,
 }
 
 impl ReportedPod {
-    /// Creates the report of a pod that runs on a host but whose allocation is unknown. The pod counts only in the
-    /// node's totals.
+    /// Creates the data for a pod that runs on a host but whose allocation is unknown. Such a pod counts only in the
+    /// node's total resources.
     #[must_use]
     pub fn without_zones(pod: &Pod) -> Self {
         Self { containers: Vec::new(), requests: pod.requests() }
     }
 }
 
-/// Resources allocated to one container.
+/// Resources that are allocated to one container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReportedContainer {
     /// Exclusive CPUs of the container.
     pub cpus: CpuSet,
-    /// Memory blocks that the Memory Manager has allocated: kind, zone numbers and bytes.
+    /// Memory that the Memory Manager has allocated, as blocks: kind, numbers of the zones, and bytes.
     pub memory: Vec<(MemoryKind, Vec<u32>, u64)>,
-    /// Devices of the container, one entry for each resource and zone.
+    /// Devices of the container, with one entry for each resource and zone.
     pub devices: Vec<ReportedDevices>,
 }
 
-/// The devices of one resource in one zone that a container has.
+/// The devices of one resource in one zone that are allocated to a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReportedDevices {
-    /// Name of the resource. All devices of a resource share the string.
+    /// Name of the resource. The devices of a resource share one string to save memory.
     pub resource: Arc<str>,
     /// Number of the devices' zone; `None` for devices without a zone.
     pub zone: Option<u32>,
@@ -108,7 +108,8 @@ impl HostState {
     #[must_use]
     pub fn new(host: &Arc<KubeletHost>) -> Self {
         let mut shared = host.all_cpus;
-        // The shared CPUs exclude the reserved CPUs only with the option `strict-cpu-reservation`.
+        // Containers without exclusive CPUs may run on the reserved CPUs, except with the option
+        // `strict-cpu-reservation`.
         if host.kubelet.cpu_options.strict_reservation {
             shared = shared.difference(&host.reserved_cpus);
         }
@@ -141,7 +142,7 @@ impl HostState {
         self.pods.len()
     }
 
-    /// Returns the resources that are allocated to a pod.
+    /// Returns the resources that are allocated to the pod with this UID.
     #[must_use]
     pub fn admission(&self, uid: &str) -> Option<&Admission> {
         self.pods.get(uid)
@@ -161,7 +162,7 @@ impl HostState {
         self.memory.iter_mut().zip(zones).for_each(|(to, from)| *to = *from);
     }
 
-    /// Predicts the kubelet's decision about a pod, without changing the state.
+    /// Predicts whether the kubelet would admit a pod, and with which resources. The state is not changed.
     ///
     /// # Errors
     ///
@@ -170,8 +171,8 @@ impl HostState {
         self.check_as(&pod.uid, pod)
     }
 
-    /// Like [`Self::check`], but with the UID `uid` instead of `pod.uid`, because pods with equal requests share a
-    /// `Pod`.
+    /// Like [`Self::check`], but the pod has the UID `uid` instead of `pod.uid`. This allows pods with equal requests
+    /// to share one [`Pod`].
     pub fn check_as(&self, uid: &str, pod: &Pod) -> Result<Admission, Refusal> {
         if let Some(known) = self.pods.get(uid) {
             return Ok(known.clone());
@@ -214,18 +215,18 @@ impl HostState {
         })
     }
 
-    /// Admits a pod. A pod that was already admitted keeps its resources.
+    /// Admits a pod. The resources of a pod that was already admitted do not change.
     ///
     /// # Errors
     ///
-    /// Returns the reason if the kubelet rejects the pod. The resources that the kubelet had allocated by then are
-    /// released, as the kubelet does before its next admission. Afterwards, memory of a group of zones may be
-    /// accounted to other zones of the group than before.
+    /// Returns the reason if the kubelet rejects the pod. The resources that the kubelet has allocated before the
+    /// rejection are released, as the kubelet does before it admits the next pod. If a group of zones is involved,
+    /// memory may afterwards be accounted to other zones of the group than before.
     pub fn admit(&mut self, pod: &Pod) -> Result<&Admission, Refusal> {
         self.admit_as(&pod.uid, pod)
     }
 
-    /// Like [`Self::admit`], but with the UID `uid`, as in [`Self::check_as`].
+    /// Like [`Self::admit`], but the pod has the UID `uid`, as in [`Self::check_as`].
     pub fn admit_as(&mut self, uid: &str, pod: &Pod) -> Result<&Admission, Refusal> {
         if !self.pods.contains(uid) {
             let mut trial = self.trial();
@@ -260,8 +261,8 @@ impl HostState {
     ///
     /// # Errors
     ///
-    /// Returns the reason if the pod is rejected, which is possible only for pods with init containers: they are
-    /// admitted by [`Self::admit`], because their containers reuse resources.
+    /// Returns the reason if the kubelet rejects the pod. This is possible only for a pod with init containers: because
+    /// its containers reuse resources, it is admitted again by [`Self::admit_as`].
     pub fn commit_admission(
         &mut self,
         uid: &str,
@@ -300,8 +301,9 @@ impl HostState {
         }
     }
 
-    /// Applies the start of containers of a pod. Before a container starts, the Memory Manager releases the memory of
-    /// the pod's init containers (`AddContainer` of memorymanager/memory_manager.go); the pod keeps their CPUs.
+    /// Updates the state after containers of a pod have started. Before a container starts, the Memory Manager releases
+    /// the memory of the pod's init containers (`AddContainer` of memorymanager/memory_manager.go). The CPUs of the
+    /// init containers are not released.
     pub fn start_containers<'n>(&mut self, uid: &str, names: impl IntoIterator<Item = &'n str>) {
         let mut zones = self.zones();
         let Some(pod) = self.pods.get_mut(uid) else { return };
@@ -329,8 +331,8 @@ impl HostState {
         true
     }
 
-    /// Restores a pod from its host's report; replaces a pod with the same UID. CPUs, zones, page sizes and devices
-    /// that the host does not have are ignored.
+    /// Adds a pod with the resources that its host's report lists, and removes an earlier pod with the same UID. CPUs,
+    /// zones, page sizes and devices that the host does not have are ignored.
     pub fn restore(&mut self, uid: &str, restored: &ReportedPod) {
         self.remove(uid);
         let mut zones = self.zones();

@@ -1,17 +1,17 @@
-//! Selection of CPUs by the CPU Manager of 1.22 and earlier: `takeByTopology` in cpumanager/cpu_assignment.go of
-//! those versions.
+//! Selection of CPUs by the CPU Manager of 1.22 and earlier: `takeByTopology` in cpumanager/cpu_assignment.go of those
+//! versions.
 //!
-//! This algorithm considers sockets, not zones. It sorts with an inconsistent comparison: for some pairs of sockets
-//! or cores, each element compares as less than the other, so that the result depends on the order of a Go map or on
-//! the sort algorithm of the Go release. This module uses the order that the kubelet's comments document, and reports
-//! whether it was the only possible order.
+//! This algorithm considers sockets, not zones. Its comparison is inconsistent: for some pairs of sockets or cores,
+//! each of the two compares as less than the other. The result of sorting such a pair depends on the iteration order of
+//! a Go map or on the sort algorithm of the Go release. This module uses the order that the kubelet's comments
+//! document, and reports whether another order was possible.
 
 use super::cpu_bits::CpuBits;
 use super::host::{HostCore, KubeletHost};
 use super::refusal::Reason;
 use super::take_packed::CpuAccumulator;
 
-/// Takes `requested` of the available CPUs. The returned bool is false if the kubelet might take other CPUs.
+/// Takes `requested` CPUs from the available CPUs. The returned bool is false if the kubelet might take other CPUs.
 pub(super) fn take_by_topology(
     host: &KubeletHost,
     available: &CpuBits,
@@ -23,8 +23,8 @@ pub(super) fn take_by_topology(
         return Ok((accumulator.taken_cpus, is_deterministic));
     }
     accumulator.check_enough_cpus()?;
-    // Before 1.23, the kubelet treats the average size of a zone as the size of a socket (`NumSockets:
-    // len(machineInfo.Topology)` in topology.go).
+    // Before 1.23, the kubelet computes the size of a socket with the number of zones instead of the number of sockets
+    // (`NumSockets: len(machineInfo.Topology)` in topology.go).
     let zones = host.zones.len().max(1);
     let per_socket = u32::try_from(host.cpus.len() / zones).unwrap_or(u32::MAX);
     for socket in &host.sockets {
@@ -46,8 +46,8 @@ pub(super) fn take_by_topology(
     Err(Reason::CpuError("failed to allocate cpus".to_owned()))
 }
 
-/// Takes whole cores. Cores of the socket with the fewest whole free cores are taken first (`freeCores`). Returns
-/// false if the kubelet might take other cores.
+/// Takes whole free cores, beginning with the cores of the socket that has the fewest whole free cores (`freeCores`).
+/// Returns false if the kubelet might take other cores.
 fn take_cores(accumulator: &mut CpuAccumulator<'_>, per_core: i64) -> bool {
     let host = accumulator.host;
     let is_free = |accumulator: &CpuAccumulator<'_>, core: &HostCore| {
@@ -61,8 +61,8 @@ fn take_cores(accumulator: &mut CpuAccumulator<'_>, per_core: i64) -> bool {
             sockets.push((free, index));
         }
     }
-    // In an inconsistent pair, the socket with the higher number compares as less because it has fewer free cores,
-    // and the other socket compares as less because of its lower number.
+    // A pair of sockets is inconsistent if the socket with the higher number has fewer free cores: it compares as less
+    // because of its free cores, and the other socket compares as less because of its lower number.
     let is_consistent = sockets.is_sorted_by_key(|&(free, _)| free);
     sockets.sort_unstable();
     let mut all_taken = true;
@@ -82,8 +82,8 @@ fn take_cores(accumulator: &mut CpuAccumulator<'_>, per_core: i64) -> bool {
     is_consistent || all_taken
 }
 
-/// Takes single CPUs (`freeCPUs`), in the order of five keys: most CPUs already taken from the socket, fewest free CPUs
-/// of the socket, fewest free CPUs of the core, lowest socket number, lowest core number. Returns false if the kubelet
+/// Takes single CPUs (`freeCPUs`), sorted by five keys: most CPUs already taken from the socket, fewest free CPUs of
+/// the socket, fewest free CPUs of the core, lowest socket number, lowest core number. Returns false if the kubelet
 /// might take other CPUs.
 fn take_threads(accumulator: &mut CpuAccumulator<'_>) -> bool {
     let host = accumulator.host;
@@ -105,7 +105,7 @@ fn take_threads(accumulator: &mut CpuAccumulator<'_>) -> bool {
     let mut cores: Vec<_> = cores_with_free_cpus.map(|core| (key(core), core)).collect();
     cores.sort_unstable_by_key(|&(key, _)| key);
     // In the kubelet, an element compares as less if any of its five keys is less. Therefore the order is consistent
-    // only if in no pair a key is less for the later element.
+    // only if, in every pair, no key of the later element is less than the same key of the earlier element.
     let is_consistent = cores.iter().enumerate().all(|(index, (before, _))| {
         cores.iter().skip(index + 1).all(|(after, _)| {
             after.0 >= before.0

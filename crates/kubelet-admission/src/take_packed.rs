@@ -1,24 +1,26 @@
 //! Selection of CPUs by the CPU Manager: `takeByTopologyNUMAPacked` of cpumanager/cpu_assignment.go.
 //!
-//! The algorithm takes whole sockets and zones first if enough CPUs are requested, then whole uncore caches if the
-//! option is on, then whole cores, then single CPUs. Each step prefers the units with the fewest free CPUs.
+//! If enough CPUs are requested, the algorithm first takes whole sockets and zones. Then it takes whole uncore caches
+//! if the option `prefer-align-cpus-by-uncorecache` is on, then whole cores, and then single CPUs. In each step, the
+//! sockets, zones, caches or cores with the fewest free CPUs come first.
 
 use super::cpu_bits::CpuBits;
 use super::host::{CpuGroup, HostCore, KubeletHost};
 use super::refusal::Reason;
 use super::zones::bit_indexes;
 
-/// State of one selection: the CPUs that are still free, and the CPUs that were taken (`cpuAccumulator`).
+/// State of the selection of CPUs for one container (`cpuAccumulator`): the CPUs that are still free, and the CPUs that
+/// were taken.
 pub(super) struct CpuAccumulator<'h> {
     pub(super) host: &'h KubeletHost,
     pub(super) free_cpus: CpuBits,
     pub(super) taken_cpus: CpuBits,
-    /// Number of CPUs that must still be taken. Negative if the kubelet has taken a larger socket or core than
-    /// requested, because it treated that socket or core as free by mistake.
+    /// Number of CPUs that must still be taken. It is negative if the kubelet has taken a socket or core with more CPUs
+    /// than were needed, because the kubelet compared the free CPUs with the average size.
     pub(super) needed_cpus: i64,
 }
 
-/// Takes `requested` of the available CPUs.
+/// Takes `requested` CPUs from the available CPUs.
 pub(super) fn take_packed(
     host: &KubeletHost,
     available: &CpuBits,
@@ -30,7 +32,8 @@ pub(super) fn take_packed(
         return Ok(accumulator.taken_cpus);
     }
     accumulator.check_enough_cpus()?;
-    // If there are at least as many sockets as zones, the kubelet treats zones as the larger units ("numaFirst").
+    // If there are at least as many sockets as zones, the kubelet assumes that a zone contains sockets, and otherwise
+    // that a socket contains zones ("numaFirst").
     if are_zones_larger_than_sockets(host) {
         accumulator.take_zones();
         accumulator.take_sockets();
@@ -107,8 +110,8 @@ impl<'h> CpuAccumulator<'h> {
             .sum()
     }
 
-    /// Returns true if a zone has free CPUs in a socket. The kubelet then lists the zone under the socket, and the
-    /// socket under the zone.
+    /// Returns true if a socket has free CPUs of a zone. The kubelet then treats the zone as part of the socket and the
+    /// socket as part of the zone.
     fn zone_overlaps_socket(&self, zone: usize, socket: usize) -> bool {
         let (Some(zone), Some(socket)) = (self.host.zones.get(zone), self.host.sockets.get(socket))
         else {
@@ -118,7 +121,7 @@ impl<'h> CpuAccumulator<'h> {
         !self.free_cpus.intersection(&in_zone).intersection(&socket.cpus).is_empty()
     }
 
-    /// Returns the indexes of the sockets with free CPUs; sockets with fewer free CPUs come first.
+    /// Returns the indexes of the sockets with free CPUs, sorted by the number of free CPUs, fewest first.
     fn sockets_by_use(&self) -> Vec<usize> {
         order_by_free(
             (0..self.host.sockets.len()).map(|socket| (self.free_in_socket(socket), socket)),
@@ -181,9 +184,9 @@ impl<'h> CpuAccumulator<'h> {
         }
     }
 
-    /// Takes whole free sockets. The kubelet treats a socket as free if its number of free CPUs equals the average
-    /// size of a socket (`isSocketFree`). If the sockets are unequal, the kubelet takes a larger socket even though
-    /// other pods use parts of it.
+    /// Takes whole free sockets. The kubelet treats a socket as free if its number of free CPUs equals the average size
+    /// of a socket (`isSocketFree`). If the sockets have different sizes, the kubelet can therefore take a socket of
+    /// which other pods use some CPUs.
     fn take_sockets(&mut self) {
         let smallest = self.host.sockets.iter().map(|socket| socket.size).min().unwrap_or(0);
         if self.is_done() || !self.needs_at_least(smallest) {
@@ -203,8 +206,8 @@ impl<'h> CpuAccumulator<'h> {
         }
     }
 
-    /// Returns lists of cores, each sorted by core number (`sortAvailableCores`). There is one list per zone if
-    /// sockets are the larger units, otherwise one list per socket.
+    /// Returns lists of cores in the kubelet's order, each sorted by core number (`sortAvailableCores`). There is one
+    /// list per socket if zones contain sockets, and otherwise one list per zone.
     fn core_lists(&self) -> Vec<CoreList<'h>> {
         if are_zones_larger_than_sockets(self.host) {
             let sockets = self.sockets_in_order().into_iter();
@@ -221,8 +224,8 @@ impl<'h> CpuAccumulator<'h> {
         }
     }
 
-    /// Takes whole free cores. As in the kubelet, the set of free cores is determined before the first core is taken
-    /// (`freeCores`). All free cores have the same number of free CPUs, so they are taken in the order of their
+    /// Takes whole free cores. As in the kubelet, the free cores are determined before the first core is taken
+    /// (`freeCores`). Because all free cores have the same number of free CPUs, they are taken in the order of their
     /// numbers.
     fn take_cores(&mut self) {
         if self.is_done() {
@@ -233,8 +236,8 @@ impl<'h> CpuAccumulator<'h> {
         for list in self.core_lists() {
             for core in list.iter(host) {
                 let free = free_before.count_range(core.cpus.0, core.cpus.1);
-                // Like the socket size, the core size is an average: on a host with unequal cores, other pods may use
-                // some CPUs of the core.
+                // Like the size of sockets, the size of cores is an average: if cores have different sizes, other pods
+                // may use some CPUs of a core that counts as free.
                 if free == host.cpus_per_core
                     && self.needs_at_least(u32::from(core.cpus.1 - core.cpus.0))
                 {
@@ -247,7 +250,8 @@ impl<'h> CpuAccumulator<'h> {
         }
     }
 
-    /// Takes single CPUs. CPUs of the cores with the fewest free CPUs are taken first (`sortAvailableCPUsPacked`).
+    /// Takes single CPUs, beginning with the CPUs of the cores that have the fewest free CPUs
+    /// (`sortAvailableCPUsPacked`).
     fn take_threads(&mut self) {
         if self.is_done() {
             return;
@@ -272,9 +276,9 @@ impl<'h> CpuAccumulator<'h> {
         }
     }
 
-    /// Takes CPUs by uncore cache (`takeUncoreCache`, option `prefer-align-cpus-by-uncorecache`): whole caches while
-    /// at least the average number of CPUs of a cache is needed, then the remainder from a single cache with enough
-    /// free CPUs.
+    /// Takes CPUs by uncore cache (`takeUncoreCache`, option `prefer-align-cpus-by-uncorecache`): whole free caches as
+    /// long as at least the average number of CPUs of a cache is needed, and then the remaining CPUs from a single
+    /// cache.
     fn take_caches(&mut self) {
         for cache in self.caches_in_order() {
             if self.needs_at_least(self.host.cpus_per_cache) {
@@ -315,7 +319,7 @@ impl<'h> CpuAccumulator<'h> {
         order
     }
 
-    /// Takes the CPUs that are still needed from one cache (`takePartialUncore`).
+    /// Takes all CPUs that are still needed from one cache, or none if this cache has too few (`takePartialUncore`).
     fn take_partial_cache(&mut self, cache: usize) {
         let Some(group) = self.host.caches.get(cache) else { return };
         let per_core = i64::from(self.host.cpus_per_core).max(1);
@@ -333,7 +337,7 @@ impl<'h> CpuAccumulator<'h> {
         }
         let is_odd = self.needed_cpus % 2 != 0 && per_core > 1;
         if is_odd && i64::from(found.count()) > self.needed_cpus {
-            // The kubelet excludes the CPU with the highest number, regardless of which core has this CPU.
+            // The kubelet excludes the CPU with the highest number, whatever its core is.
             let number = |&cpu: &u16| self.host.cpus.get(usize::from(cpu)).copied();
             if let Some(last) = found.iter().max_by_key(number) {
                 found = found.difference(&CpuBits::from_range(last, last + 1));
@@ -362,8 +366,8 @@ impl<'h> CoreList<'h> {
     }
 }
 
-/// Returns the second values of the pairs with at least one free CPU, sorted by the number of free CPUs, then by
-/// value.
+/// `free` contains pairs of a number of free CPUs and an index. Returns the indexes of the pairs with at least one free
+/// CPU, sorted by the number of free CPUs, and then by index.
 fn order_by_free(free: impl Iterator<Item = (u32, usize)>) -> Vec<usize> {
     let mut order: Vec<(u32, usize)> = free.filter(|&(free, _)| free > 0).collect();
     order.sort_unstable();

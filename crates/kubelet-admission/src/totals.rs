@@ -1,13 +1,13 @@
-//! The check of the node's total resources, which the kubelet does last: lifecycle/predicate.go and `Fits` of the
-//! scheduler plugin noderesources.
+//! The kubelet's last check, that the node's total resources are sufficient for a pod: lifecycle/predicate.go and
+//! `Fits` of the scheduler plugin noderesources.
 
 use super::host::KubeletHost;
 use super::refusal::Reason;
 use super::request::Request;
 use crate::pod::{Container, Resources};
 
-/// Sum of the requests of pods: CPU and memory, then huge pages and extended resources in the order of the host's
-/// allocatable resources.
+/// Sum of the requests of pods: CPU, memory, and `other_amounts`, which are huge pages and then extended resources in
+/// the order of the host's allocatable resources.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct RequestTotals {
     pub(super) cpu_millis: u64,
@@ -16,8 +16,8 @@ pub(super) struct RequestTotals {
 }
 
 impl RequestTotals {
-    /// Returns the requests of one pod (`PodRequests`). Resources that are not in the host's allocatable resources are
-    /// omitted, because [`check_totals`] does not check them.
+    /// Returns the requests of one pod (`PodRequests`). Resources that are not among the host's allocatable resources
+    /// are omitted, because [`check_totals`] does not need them.
     pub(super) fn from_pod(host: &KubeletHost, request: Request<'_>) -> Self {
         let pod = request.pod;
         let sum = |amount: &dyn Fn(&Resources) -> u64| {
@@ -49,7 +49,7 @@ impl RequestTotals {
         }
     }
 
-    /// Returns the requests of a pod whose sum over all containers is already known.
+    /// Returns the requests of a pod for which only the sums over all containers are known.
     pub(super) fn from_resources(host: &KubeletHost, resources: &Resources) -> Self {
         let allocatable = &host.allocatable;
         let pages = allocatable.hugepages.keys();
@@ -87,9 +87,9 @@ impl RequestTotals {
     }
 }
 
-/// Checks that the pod fits in the node's totals in addition to the other pods. If several huge page sizes or
-/// extended resources are insufficient, the kubelet names a random one of them; this function names the first in
-/// alphabetical order.
+/// Checks that the pod's requests and those of the other pods do not exceed the node's total resources. If several huge
+/// page sizes or extended resources are insufficient, the kubelet names a random one of them; this function names the
+/// first in alphabetical order.
 pub(super) fn check_totals(
     host: &KubeletHost,
     request: Request<'_>,
@@ -105,8 +105,8 @@ pub(super) fn check_totals(
     let allocatable = &host.allocatable;
     check_total("cpu", requested.cpu_millis, used.cpu_millis, allocatable.cpu_millis)?;
     check_total("memory", requested.memory, used.memory, allocatable.memory)?;
-    // A page size that is not allocatable counts as insufficient. Other resources that are not allocatable are not
-    // resources of the node, and are not checked (`removeMissingExtendedResources`).
+    // A huge page size that is not allocatable counts as insufficient. As in the kubelet, extended resources that are
+    // not allocatable are not checked (`removeMissingExtendedResources`).
     let containers = || request.pod.init_containers.iter().chain(&request.pod.containers);
     let all = containers().map(|container| &container.requests).chain([&request.pod.overhead]);
     for size in all.flat_map(|requests| requests.hugepages.keys()) {
@@ -128,8 +128,8 @@ pub(super) fn check_totals(
     for (index, (name, &capacity)) in (allocatable.hugepages.len()..).zip(&allocatable.extended) {
         let (wanted, used) = (requested.other_amount(index), used.other_amount(index));
         if wanted > capacity.saturating_sub(used) {
-            // If more devices are allocated than allocatable, the kubelet treats the allocated devices as allocatable
-            // (`sanitizeNodeAllocatable`).
+            // If more devices are allocated than the Node reports as allocatable, the kubelet uses the number of
+            // allocated devices as the capacity (`sanitizeNodeAllocatable`).
             let capacity = capacity.max(allocated_devices(host, name, devices));
             check_total(name, wanted, used, capacity)?;
         }

@@ -1,8 +1,8 @@
 //! A trial of the admission of one pod, on a copy of the allocated resources: topologymanager/scope_*.go.
 //!
-//! The containers get resources one after the other, init containers first. Each container gets its devices, CPUs and
-//! memory before the next container gets any. If the pod is then rejected, its resources are released before the next
-//! pod.
+//! The kubelet allocates resources to one container after the other, init containers first. A container gets its
+//! devices, CPUs and memory before the next container gets any. If the kubelet then rejects the pod, it releases the
+//! pod's resources before it admits the next pod.
 
 use super::cpu;
 use super::cpu_bits::{CompactCpuBits, CpuBits};
@@ -16,19 +16,21 @@ use super::refusal::Reason;
 use super::request::{ContainerRole, Request};
 use crate::pod::Container;
 
-/// The copy of the allocated resources, and the resources of each container of the pod.
+/// A copy of the allocated resources, to which the resources of the pod's containers are added.
 pub(super) struct Trial<'h> {
     host: &'h KubeletHost,
     pub(super) shared_cpus: CpuBits,
     pub(super) memory: ZoneMemories,
-    /// Numbers of used devices after the allocations of the trial; empty until the trial allocates a device.
+    /// Numbers of used devices after the allocations of the trial. Empty until the trial allocates a device, to avoid a
+    /// copy.
     pub(super) used_devices_after: DeviceCounts,
     /// Numbers of used devices before the trial.
     used_devices_before: &'h [u32],
     pub(super) grants: Vec<Grant>,
-    /// True if the kubelet could make no other allocation of CPUs and devices.
+    /// True if the kubelet always makes the same allocation of CPUs and devices.
     pub(super) is_deterministic: bool,
-    /// True if the kubelet allocates CPUs that are in use.
+    /// True if the kubelet allocates CPUs that are reserved or in use (see
+    /// [`Admission::takes_cpus_in_use`](super::state::Admission::takes_cpus_in_use)).
     pub(super) includes_used_cpus: bool,
     reusable_cpus: CpuBits,
     reusable_memory: ReusableMemory,
@@ -57,8 +59,8 @@ impl<'h> Trial<'h> {
         }
     }
 
-    /// Generates hints, merges them and allocates resources, for all containers. After an error, [`Self::grants`]
-    /// contains the resources that had been allocated by then.
+    /// For all containers, generates topology hints, merges them and allocates resources. After an error,
+    /// [`Self::grants`] contains the resources that were allocated before the error.
     pub(super) fn admit_containers(&mut self, request: Request<'_>) -> Result<(), Reason> {
         let count = request.pod.init_containers.len().saturating_add(request.pod.containers.len());
         self.grants.reserve_exact(count);
@@ -82,7 +84,7 @@ impl<'h> Trial<'h> {
         }
     }
 
-    /// Returns the numbers of used devices at this point of the trial.
+    /// Returns the numbers of used devices, including the devices that the trial has allocated so far.
     fn used_devices(&self) -> &[u32] {
         if self.used_devices_after.is_empty() {
             self.used_devices_before
@@ -122,8 +124,8 @@ impl<'h> Trial<'h> {
         Ok(hints)
     }
 
-    /// Returns the hints for the whole pod at once. Resources of init containers do not count as reusable here,
-    /// because nothing has been allocated to the pod yet.
+    /// Returns the topology hints for the whole pod. No resources of init containers are reusable here, because nothing
+    /// has been allocated to the pod yet.
     fn pod_hints(&self, request: Request<'_>) -> Result<Vec<Hints>, Reason> {
         let mut hints = Vec::with_capacity(4);
         for (pool_index, pool) in self.host.device_pools.iter().enumerate() {
@@ -159,8 +161,8 @@ impl<'h> Trial<'h> {
         request.is_guaranteed && self.host.kubelet.memory_policy == MemoryPolicy::Static
     }
 
-    /// Adds the same hints once for each requested memory kind, because a combination may contain different hints for
-    /// different kinds.
+    /// Adds the Memory Manager's hints once for each requested kind of memory. The hints of all kinds are equal, but
+    /// the Topology Manager may combine different hints of different kinds.
     fn memory_hints(&self, wanted: &[u64], hints: &mut Vec<Hints>) {
         let mut amounts = super::host::MemoryAmounts::default();
         amounts.iter_mut().zip(wanted).for_each(|(amount, wanted)| *amount = *wanted);
@@ -170,7 +172,7 @@ impl<'h> Trial<'h> {
         hints.extend(std::iter::repeat_n(found, kinds));
     }
 
-    /// Allocates devices, then CPUs, then memory to a container (`allocateAlignedResources`).
+    /// Allocates devices, then CPUs, and then memory to a container (`allocateAlignedResources`).
     fn allocate(
         &mut self,
         request: Request<'_>,
@@ -232,7 +234,7 @@ impl<'h> Trial<'h> {
         self.is_deterministic &= taken.is_deterministic;
         self.includes_used_cpus |= taken.includes_used_cpus;
         self.shared_cpus = self.shared_cpus.difference(&taken.cpus);
-        // Updates the reusable CPUs as the kubelet's `updateCPUsToReuse` does.
+        // The kubelet updates the reusable CPUs in `updateCPUsToReuse`.
         self.reusable_cpus = match role {
             ContainerRole::Init => self.reusable_cpus.union(&taken.cpus),
             ContainerRole::Sidecar | ContainerRole::App => {
@@ -267,7 +269,7 @@ impl<'h> Trial<'h> {
     }
 }
 
-/// Releases the resources of containers (`removeStaleState` of the three managers).
+/// Releases the resources in the grants (`removeStaleState` of the CPU, Memory and Device Managers).
 pub(super) fn release(
     host: &KubeletHost,
     grants: &[Grant],

@@ -1,21 +1,22 @@
-//! Map with uids as keys for the few pods of a host, sorted by uid in a single vector. Lookups are faster than in a
-//! tree, whose keys are scattered in memory.
+//! Map with the UIDs of pods as keys, for the few pods of a host. The entries are in a single sorted vector, because
+//! lookups in it are faster than in a tree, whose entries are scattered in memory.
 
-/// Map with uids as keys, sorted by [`SortKey`].
+/// Map with UIDs as keys, sorted by [`SortKey`].
 #[derive(Clone, Debug)]
 pub(super) struct UidMap<T> {
     entries: Vec<(SortKey, T)>,
 }
 
-/// Sort key of a uid. The first bytes distinguish nearly all uids, and are compared before the whole uid.
+/// Sort key of a UID. `prefix`, the first bytes as a number, distinguishes nearly all UIDs, and is compared before the
+/// whole UID.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct SortKey {
     prefix: u64,
     uid: Box<str>,
 }
 
-/// Returns the first 8 bytes of a uid as a number. Missing bytes of a shorter uid are 0, so that the numbers have the
-/// same order as the uids.
+/// Returns the first 8 bytes of a UID as a number. Missing bytes of a shorter UID are 0, so that the numbers have the
+/// same order as the UIDs.
 fn leading_bytes(uid: &str) -> u64 {
     let mut bytes = [0; 8];
     bytes.iter_mut().zip(uid.bytes()).for_each(|(to, from)| *to = from);
@@ -48,7 +49,7 @@ impl<T> UidMap<T> {
         self.find_index(uid).is_ok()
     }
 
-    /// Inserts a value; replaces the previous value of the same uid.
+    /// Inserts a value, and replaces an earlier value of the same UID.
     pub(super) fn insert(&mut self, uid: &str, value: T) {
         match self.find_index(uid) {
             Ok(index) => {
@@ -71,7 +72,7 @@ impl<T> UidMap<T> {
         self.entries.len()
     }
 
-    /// Returns the values in ascending order of uid.
+    /// Returns the values in ascending order of their UIDs.
     pub(super) fn values(&self) -> impl Iterator<Item = &T> {
         self.entries.iter().map(|(_, thing)| thing)
     }
@@ -86,7 +87,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Tests short uids, long uids with a common prefix, and repeated uids.
+        /// The generated UIDs are short, long with a common prefix, or repeated.
         #[test]
         fn uid_map_agrees_with_btree_map(steps in prop::collection::vec(("(abcdefg)?[h-j\u{0}é]{0,3}", any::<bool>()), 0..60)) {
             let (mut plain, mut map) = (BTreeMap::new(), UidMap::default());

@@ -1,11 +1,12 @@
-//! Computes the memory and huge pages that the kubelet may allocate in each zone.
+//! Computes the bytes of memory and huge pages that the kubelet may allocate in each NUMA zone.
 
 use super::host::{HostError, KubeletHost, ZoneSpec};
 use super::kubelet::MemoryPolicy;
 
 impl KubeletHost {
-    /// Subtracts the reserved memory from each zone (`getDefaultMachineState` of memorymanager/policy_static.go, in
-    /// which negative numbers wrap around).
+    /// Sets the allocatable memory of each zone: its memory minus the reserved memory (`getDefaultMachineState` of
+    /// memorymanager/policy_static.go). Returns an error if more is reserved than the zone has, where the kubelet's
+    /// unsigned numbers would wrap around.
     pub(super) fn reserve_memory(&mut self, order: &[&ZoneSpec]) -> Result<(), HostError> {
         if self.kubelet.memory_policy == MemoryPolicy::None {
             self.set_unreserved_memory(order);
@@ -18,7 +19,7 @@ impl KubeletHost {
             }
         }
         for (zone, spec) in self.zones.iter_mut().zip(order) {
-            // A later entry for the same zone overrides an earlier entry (convertReserved).
+            // If there are several entries for the same zone, the last one is effective (`convertReserved`).
             let entries = || reserved.iter().rev().filter(|entry| entry.zone == spec.id);
             let exceeds =
                 |what: String| HostError::ReservedMemoryTooLarge { zone: spec.id, kind: what };
@@ -42,8 +43,8 @@ impl KubeletHost {
         Ok(())
     }
 
-    /// Sets the memory of each zone without subtracting reservations. Without a Memory Manager, the kubelet neither
-    /// accounts for memory by zone nor checks the reserved amounts.
+    /// Sets the allocatable memory of each zone to all of its memory. With the policy `None` of the Memory Manager, the
+    /// kubelet neither accounts for memory by zone nor checks the reserved amounts.
     fn set_unreserved_memory(&mut self, order: &[&ZoneSpec]) {
         for (zone, spec) in self.zones.iter_mut().zip(order) {
             let mut unreserved = spec.memory;

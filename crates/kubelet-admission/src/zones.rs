@@ -1,19 +1,19 @@
-//! Sets of zones, and sets of sets of zones.
+//! Masks, which are sets of NUMA zones, and sets of masks.
 
-/// Set of zones by index, where the indexes follow the ascending order of zone numbers. Therefore masks compare in the
-/// same way as the kubelet's masks, which use zone numbers (topologymanager/bitmask).
+/// Set of zones by index. The indexes have the same order as the zone numbers. Therefore comparing two masks has the
+/// same result as in the kubelet, whose masks use zone numbers (topologymanager/bitmask).
 pub type ZoneMask = u64;
 
-/// Maximum number of zones for which hints are generated. Hints are generated for every subset of the zones; 8 is
-/// also the kubelet's default limit.
+/// Maximum number of zones for which topology hints are generated. The limit is low because a hint is generated for
+/// every subset of the zones. The kubelet's default limit is also 8.
 pub(super) const MAX_HINT_ZONES: usize = 8;
 
-/// Returns the mask of the zones at the first `zones` indexes.
+/// Returns the mask of the first `zones` zones.
 pub(super) const fn mask_of_first_zones(zones: usize) -> ZoneMask {
     if zones >= 64 { u64::MAX } else { (1 << zones) - 1 }
 }
 
-/// Returns the indexes in a mask, in ascending order.
+/// Returns the indexes of the zones in a mask, in ascending order.
 pub(super) fn bit_indexes(mask: ZoneMask) -> impl Iterator<Item = usize> {
     let mut rest = mask;
     std::iter::from_fn(move || {
@@ -25,12 +25,13 @@ pub(super) fn bit_indexes(mask: ZoneMask) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Returns the sort key for `IsNarrowerThan`: masks with fewer zones come first, then masks with lower values.
+/// Returns the key by which the kubelet sorts masks (`IsNarrowerThan`): masks with fewer zones come first, then masks
+/// with lower values.
 pub(super) const fn narrowness_key(mask: ZoneMask) -> (u32, ZoneMask) {
     (mask.count_ones(), mask)
 }
 
-/// Set of masks of at most [`MAX_HINT_ZONES`] zones; each possible mask is one bit of the set.
+/// Set of masks of at most [`MAX_HINT_ZONES`] zones. Each of the 256 possible masks is one bit of the set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct MaskSet([u64; 4]);
 
@@ -56,8 +57,8 @@ impl MaskSet {
         })
     }
 
-    /// Returns the intersections of every mask of one set with every mask of the other set, including empty
-    /// intersections.
+    /// Returns the intersections of every mask of this set with every mask of `other`. Empty intersections are
+    /// included.
     pub(super) fn pairwise_intersections(&self, other: &Self) -> Self {
         let mut all = Self::default();
         for mine in self.iter() {

@@ -1,19 +1,19 @@
-//! Converts the resource quantities of a pod's manifest into the units in which the kubelet counts resources.
+//! Converts the resource quantities in a pod's manifest to the units in which the kubelet counts resources.
 
 use berth_api::{PageSize, ParsePageSizeError, Quantity};
 
 use super::spec::{Amounts, amount};
 use berth_kubelet_admission::pod::{Container, Resources};
 
-/// Name of the resource for bytes of a node's disk. These bytes are counted separately because they belong to no NUMA
-/// zone.
+/// Name of the resource for bytes of a node's disk. They are counted separately from other resources, because they
+/// belong to no NUMA zone.
 pub(super) const EPHEMERAL_STORAGE: &str = "ephemeral-storage";
 
-/// An invalid quantity of a resource.
+/// Error about an invalid quantity of a resource.
 #[derive(Debug, thiserror::Error)]
 #[error("quantity of {field} is invalid")]
 pub(super) struct AmountError {
-    /// Name of the resource, such as `cpu` or `limits.cpu`.
+    /// Name or path of the resource, such as `cpu` or `limits.cpu`.
     pub(super) field: String,
     #[source]
     pub(super) problem: AmountProblem,
@@ -28,7 +28,7 @@ pub(super) enum AmountProblem {
     PageSize(ParsePageSizeError),
     #[error("`{0}` is not a whole number of devices")]
     FractionOfDevice(Quantity),
-    #[error("is not a resource that a container can request")]
+    #[error("a container cannot request a resource with this name")]
     UnknownResource,
     #[error("container `{container}` requests {request}, but its limit is {limit}")]
     RequestDiffersFromLimit { container: String, request: Quantity, limit: Quantity },
@@ -39,14 +39,14 @@ pub(super) enum AmountProblem {
 }
 
 impl AmountError {
-    /// Returns the same error with the parent's name, such as `limits`, in front of the field.
+    /// Returns the same error with `parent`, such as `limits`, in front of the field's path.
     fn with_parent_field(self, parent: &str) -> Self {
         Self { field: format!("{parent}.{}", self.field), ..self }
     }
 }
 
-/// Converts quantities by resource name to thousandths of a CPU, bytes and numbers of devices. The second value is
-/// the amount of ephemeral storage in bytes.
+/// Converts quantities by resource name to thousandths of a CPU, bytes and numbers of devices. The second returned
+/// value is the amount of ephemeral storage in bytes.
 pub(super) fn convert_resources(amounts: &Amounts) -> Result<(Resources, u64), AmountError> {
     let mut all = Resources::default();
     let mut storage = 0;
@@ -86,8 +86,9 @@ fn is_overcommittable(resource: &str) -> bool {
     !resource.contains('/') && !resource.starts_with("hugepages-")
 }
 
-/// Converts the requests and limits of a container, with the same result as in the API server: a limit without a
-/// request is also the request (`SetDefaults_Pod`). An error contains a field path such as `limits.cpu`.
+/// Converts the requests and limits of a container. As in the API server, a limit without a request is also the request
+/// (`SetDefaults_Pod`). The second returned value is the requested ephemeral storage in bytes. An error contains a
+/// field path such as `limits.cpu`.
 pub(super) fn convert_container(
     name: &str,
     mut requests: Amounts,
@@ -114,19 +115,19 @@ pub(super) fn convert_container(
     Ok((Container { name: name.to_owned(), is_sidecar: false, requests, limits }, storage))
 }
 
-/// Multiplies a number of whole units by a factor and truncates the product, as Go's `int64(float64)` does.
+/// Multiplies a number of units by a factor and truncates the product to an integer, as Go's `int64(float64)` does.
 pub(super) fn multiply_truncating(units: i128, factor: f64) -> Quantity {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "truncated on purpose; `as` saturates, and quantities are below 2^63"
+        reason = "the product is truncated as in Go; `as` saturates, and quantities are below 2^63"
     )]
     let product = (units as f64 * factor) as u64;
     Quantity::from_units(product)
 }
 
-/// Returns the quantity of the resource `name` that the user has set, or else the calculated quantity; zero if both
-/// are absent.
+/// Returns the quantity of the resource `name`: the quantity in `given`, which the user has set, or else the quantity
+/// in `calculated`. Returns zero if both are absent.
 pub(super) fn given_or_calculated(calculated: &Amounts, given: &Amounts, name: &str) -> Quantity {
     if given.contains_key(name) { amount(given, name) } else { amount(calculated, name) }
 }

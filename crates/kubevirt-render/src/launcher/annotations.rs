@@ -1,6 +1,6 @@
 //! Annotations of a launcher pod (`generatePodAnnotations`).
 //!
-//! The constant annotations of every launcher pod and Istio's annotations for masquerade are not included.
+//! The annotations that are the same for all launcher pods, and Istio's annotations for masquerade, are omitted.
 
 use std::collections::BTreeMap;
 
@@ -13,19 +13,19 @@ use super::machine::Machine;
 use super::namespace::split_network_name;
 use super::spec::{Interface, Network};
 
-/// Annotation with the secondary networks of the pod, which Multus reads.
+/// Annotation with the pod's secondary networks, which Multus reads.
 pub(super) const NETWORKS_ANNOTATION: &str = "k8s.v1.cni.cncf.io/networks";
-/// Annotation with the network that replaces the pod network.
+/// Annotation with the network that replaces the pod network, which Multus also reads.
 pub(super) const DEFAULT_NETWORK_ANNOTATION: &str = "v1.multus-cni.io/default-network";
 
-/// Prefixes of the machine's annotations that the pod does not get (`filterVMIAnnotationsForPod`).
+/// Prefixes of annotations that are not copied from the machine to the pod (`filterVMIAnnotationsForPod`).
 const FILTERED_PREFIXES: [&str; 3] = [
     "kubectl.kubernetes.io",
     "kubevirt.io/storage-observed-api-version",
     "kubevirt.io/latest-observed-api-version",
 ];
 
-/// An entry of [`NETWORKS_ANNOTATION`] (`NetworkSelectionElement`). The order of the fields is that of Go's JSON.
+/// An entry of [`NETWORKS_ANNOTATION`] (`NetworkSelectionElement`). The fields have the same order as in Go's JSON.
 #[derive(Serialize)]
 struct NetworkSelection<'a> {
     name: &'a str,
@@ -60,8 +60,9 @@ pub(super) fn pod_annotations(
     all
 }
 
-/// Returns the pod's networks for Multus, in the order of the machine's interfaces (`FilterNetworksByInterfaces`,
-/// `GenerateCNIAnnotation`): secondary networks and the networks of binding plugins.
+/// Returns the entries of [`NETWORKS_ANNOTATION`], in the order of the machine's interfaces
+/// (`FilterNetworksByInterfaces`, `GenerateCNIAnnotation`): secondary networks, and networks of network binding
+/// plugins.
 fn network_selections<'a>(
     machine: &'a Machine,
     configuration: &'a Configuration,
@@ -91,8 +92,8 @@ fn network_selections<'a>(
     selections
 }
 
-/// Returns the entry of a secondary Multus network (`newAnnotationData`). The interface in the pod is named by a hash
-/// of the network's name (`GenerateHashedInterfaceName`).
+/// Returns the entry of a secondary Multus network (`newAnnotationData`). The name of the interface in the pod is a
+/// hash of the network's name (`GenerateHashedInterfaceName`).
 fn secondary_network<'a>(
     machine: &'a Machine,
     interface: &'a Interface,

@@ -1,5 +1,5 @@
-//! Checks of `KubeVirt`'s webhook for the creation of a VirtualMachineInstance (`vmi-create-admitter.go`), as far as
-//! the requests of a pod depend on them.
+//! Checks of `KubeVirt`'s webhook for the creation of a VirtualMachineInstance (`vmi-create-admitter.go`). Only checks
+//! of fields that affect the requests of the launcher pod are included.
 
 use berth_api::{PageSize, Quantity};
 
@@ -7,14 +7,14 @@ use super::invalid::Invalid;
 use super::machine::Machine;
 use super::spec::{Cpu, HostDevice, amount};
 
-/// Maximum number of vCPUs. It exceeds the number of any host's CPUs and prevents overflows.
+/// Maximum number of vCPUs, which prevents overflows. No host has so many CPUs.
 const MAX_VCPUS: u128 = 1 << 20;
 
-/// Checks a machine as the webhook does; only the checks on which launcher pods depend are included.
+/// Checks a machine as the webhook does, but only the fields that affect the launcher pod.
 ///
 /// # Errors
 ///
-/// Returns the invalid field.
+/// Returns the first invalid field.
 pub(super) fn check(machine: &Machine) -> Result<(), Invalid> {
     let (spec, domain) = (&machine.spec, &machine.spec.domain);
     for (list, amounts) in
@@ -65,7 +65,7 @@ pub(super) fn check(machine: &Machine) -> Result<(), Invalid> {
 }
 
 /// Checks that each GPU and host device names a resource or a claim (`ValidateCreation` of pkg/dra/admitter). KubeVirt
-/// 1.5 requests a resource without a name instead, which the API server refuses.
+/// 1.5 lacks this check and requests a resource without a name, which the API server refuses.
 fn check_devices(machine: &Machine) -> Result<(), Invalid> {
     let devices = &machine.spec.domain.devices;
     for (list, devices) in [("gpus", &devices.gpus), ("hostDevices", &devices.host_devices)] {
@@ -79,7 +79,8 @@ fn check_devices(machine: &Machine) -> Result<(), Invalid> {
 }
 
 /// Checks that the memory request does not exceed the memory limit (`validateMemoryLimitsNegativeOrNull`). With huge
-/// pages the excess is not visible in the pod, because `WithHugePages` subtracts the guest's memory from both.
+/// pages, the launcher pod would not show that the request is too large, because `WithHugePages` subtracts the guest's
+/// memory from request and limit.
 fn check_memory_request(machine: &Machine) -> Result<(), Invalid> {
     let resources = &machine.spec.domain.resources;
     let request = amount(&resources.requests, "memory");
@@ -146,14 +147,15 @@ fn check_dedicated(machine: &Machine, cpu: &Cpu) -> Result<(), Invalid> {
 }
 
 /// Checks the threads per core of a machine with dedicated CPUs (`validateThreadCountOnArchitecture`,
-/// `validateThreadCountOnDedicatedCPUPlacement`). The errors name the same fields as the errors of `KubeVirt`.
+/// `validateThreadCountOnDedicatedCPUPlacement`). The errors name the same fields as `KubeVirt`'s errors.
 fn check_threads(machine: &Machine, threads: u32) -> Result<(), Invalid> {
     if threads > 1 && machine.spec.architecture == "arm64" {
-        let message = format!("allows one thread per core with dedicated CPUs, not {threads}");
+        let message =
+            format!("allows one thread per core with dedicated CPUs, but cpu.threads is {threads}");
         return Err(machine.invalid("architecture", message));
     }
     if threads > 2 {
-        let message = format!("allows at most two threads per core, not {threads}");
+        let message = format!("allows at most two threads per core, but cpu.threads is {threads}");
         return Err(machine.invalid("domain.cpu.dedicatedCpuPlacement", message));
     }
     Ok(())
