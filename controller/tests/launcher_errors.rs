@@ -79,7 +79,7 @@ fn object_field_and_value_are_reported() {
         ),
         (
             json!({"resources": {"requests": {"disk": 1}}}),
-            "domain.resources.requests.disk: is not a resource",
+            "domain.resources.requests.disk: a container cannot request",
         ),
         (
             json!({"cpu": {"isolateEmulatorThread": true}}),
@@ -99,7 +99,7 @@ fn object_field_and_value_are_reported() {
         ),
         (
             json!({"cpu": {"threads": 4, "dedicatedCpuPlacement": true}}),
-            "domain.cpu.dedicatedCpuPlacement: allows at most two threads per core, not 4",
+            "domain.cpu.dedicatedCpuPlacement: allows at most two threads per core, but cpu.threads is 4",
         ),
         (
             json!({"memory": {"guest": "1Gi", "hugepages": {"pageSize": "2Mi"}},

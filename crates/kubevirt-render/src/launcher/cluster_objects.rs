@@ -20,19 +20,20 @@ pub struct ClusterObjects {
     /// Instance types by namespace (`None` for cluster instance types) and name.
     pub(super) instancetypes: BTreeMap<(Option<String>, String), Instancetype>,
     pub(super) preferences: BTreeMap<(Option<String>, String), Preference>,
-    /// The device plugin resource of each NetworkAttachmentDefinition, by `namespace/name` of the
-    /// NetworkAttachmentDefinition. The launcher pod requests one unit of the resource. An empty string means that
-    /// there is no resource.
+    /// The device plugin resource that each NetworkAttachmentDefinition names, by `namespace/name` of the
+    /// NetworkAttachmentDefinition. A launcher pod requests one unit of this resource for the network. The string is
+    /// empty if the NetworkAttachmentDefinition names no resource.
     pub networks: BTreeMap<String, String>,
     /// `overhead.podFixed` of each runtime class, by name.
     pub runtime_classes: BTreeMap<String, Resources>,
     /// Labels of each namespace, by name.
     pub namespaces: BTreeMap<String, BTreeMap<String, String>>,
-    /// Names of the namespaces with a ResourceQuota on CPU limits.
+    /// Names of the namespaces in which a ResourceQuota limits the sum of CPU limits.
     pub cpu_limited_namespaces: BTreeSet<String>,
-    /// Names of the namespaces with a ResourceQuota on memory limits.
+    /// Names of the namespaces in which a ResourceQuota limits the sum of memory limits.
     pub memory_limited_namespaces: BTreeSet<String>,
-    /// Lowest TSC frequency of the cluster's nodes in Hz, for guests that need a fixed frequency.
+    /// Lowest TSC frequency of the cluster's nodes in Hz, for guests that need a fixed TSC frequency; `None` if it is
+    /// unknown.
     pub lowest_tsc_frequency: Option<u64>,
 }
 
@@ -76,8 +77,8 @@ struct Overhead {
     pod_fixed: Amounts,
 }
 
-/// Annotation on a NetworkAttachmentDefinition with the name of a resource. For the launcher pod, KubeVirt requests
-/// one unit of the resource, so that the pod is scheduled to a node with the resource.
+/// Annotation with which a NetworkAttachmentDefinition names a device plugin resource. KubeVirt requests one unit of
+/// this resource for the launcher pod, so that the pod is scheduled to a node that has the resource.
 pub const RESOURCE_NAME: &str = "k8s.v1.cni.cncf.io/resourceName";
 
 impl ClusterObjects {
@@ -85,7 +86,7 @@ impl ClusterObjects {
     ///
     /// # Errors
     ///
-    /// Returns the malformed field. The object is not added in this case.
+    /// Returns the first malformed field. A malformed object is not added.
     pub fn add(&mut self, object: &Value) -> Result<bool, Invalid> {
         let kind = object.get("kind").and_then(Value::as_str).unwrap_or_default();
         match kind {
@@ -135,7 +136,7 @@ impl ClusterObjects {
         Ok(true)
     }
 
-    /// Adds the NetworkAttachmentDefinitions that a machine names, without a resource.
+    /// Adds the NetworkAttachmentDefinitions that a machine names, as if they named no device plugin resources.
     pub fn add_networks_without_resource(&mut self, machine: &Machine) {
         let multus = machine.spec.networks.iter().filter_map(|network| network.multus.as_ref());
         let names = multus.map(|it| split_network_name(&machine.namespace, &it.network_name));
@@ -156,7 +157,8 @@ impl ClusterObjects {
         self.cpu_limited_namespaces.contains(namespace) || selected
     }
 
-    /// Returns the factor from memory request to memory limit in a namespace (`getMemoryLimitsRatio`).
+    /// Returns the factor by which the memory request is multiplied to get the memory limit in a namespace
+    /// (`getMemoryLimitsRatio`).
     pub(super) fn memory_limit_ratio(&self, namespace: &str) -> f64 {
         let labels = self.namespaces.get(namespace);
         let ratio =

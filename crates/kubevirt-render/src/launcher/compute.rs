@@ -1,5 +1,5 @@
-//! Renders requests and limits of the container `compute`, which runs the guest (`renderresources.go`). The steps
-//! must run in KubeVirt's order, because later steps read the results of earlier steps.
+//! Renders requests and limits of the container `compute`, which runs the guest (`renderresources.go`). The functions
+//! below must be called in KubeVirt's order, because later ones read amounts that earlier ones have written.
 
 use berth_api::Quantity;
 
@@ -19,8 +19,8 @@ pub(super) struct Compute {
     pub(super) limits: Amounts,
 }
 
-/// Two pairs of requests and limits: those that the machine sets, which some steps change, and those that KubeVirt
-/// calculates. Amounts that the machine sets take precedence.
+/// The requests and limits that the machine sets, some of which KubeVirt changes, and those that KubeVirt calculates.
+/// Amounts that the machine sets take precedence over calculated amounts.
 #[derive(Default)]
 struct ResourceLists {
     requests: Amounts,
@@ -32,11 +32,11 @@ struct ResourceLists {
 const CPU: &str = "cpu";
 const MEMORY: &str = "memory";
 
-/// Renders the requests and limits of `compute`. `overhead` is the memory overhead of the pod.
+/// Renders the requests and limits of the container `compute`. `overhead` is the memory overhead of the pod.
 ///
 /// # Errors
 ///
-/// Returns an error if a network that the machine names is unknown.
+/// Returns an error if a NetworkAttachmentDefinition that the machine names is unknown.
 pub(super) fn render(
     machine: &Machine,
     configuration: &Configuration,
@@ -89,7 +89,7 @@ pub(super) fn render(
 }
 
 impl ResourceLists {
-    /// Requests disk space for the launcher itself (`WithEphemeralStorageRequest`).
+    /// Requests disk space for the files of virt-launcher itself (`WithEphemeralStorageRequest`).
     fn add_ephemeral_storage(&mut self) {
         let launcher_storage = Quantity::from_units(50_000_000);
         let request = self.requests.entry(EPHEMERAL_STORAGE.to_owned()).or_default();
@@ -99,8 +99,8 @@ impl ResourceLists {
         }
     }
 
-    /// Sets the limits of KubeVirt's own devices (`getRequiredResources`). The API server copies these limits to the
-    /// requests.
+    /// Sets the limits of the device plugin resources that KubeVirt itself provides (`getRequiredResources`). The API
+    /// server copies these limits to the requests.
     fn add_virtualization_devices(&mut self, spec: &Spec, configuration: &Configuration) {
         let devices = &spec.domain.devices;
         let attached = devices.autoattach_pod_interface.unwrap_or(true);
@@ -119,7 +119,7 @@ impl ResourceLists {
         }
     }
 
-    /// Calculates the memory request (`WithMemoryRequests`).
+    /// Sets the memory request of a machine that has none (`WithMemoryRequests`).
     fn set_memory_request(&mut self, spec: &Spec, overcommit: u32) {
         let limit = amount(&self.limits, MEMORY);
         if let Some(request) = request_for_memory(spec, &self.requests, limit, overcommit) {
@@ -165,8 +165,8 @@ impl ResourceLists {
         }
     }
 
-    /// Calculates the CPU request of a VM without dedicated CPUs (`WithoutDedicatedCPU`), and the CPU limit if
-    /// `limited` is true.
+    /// Calculates the CPU request of a VM without dedicated CPUs (`WithoutDedicatedCPU`). If `limited` is true, also
+    /// calculates the CPU limit.
     fn set_shared_cpus(&mut self, spec: &Spec, configuration: &Configuration, limited: bool) {
         let vcpus = spec.domain.cpu.as_ref().map_or(1, super::spec::Cpu::vcpus);
         let total = u64::try_from(vcpus).unwrap_or(u64::MAX).saturating_add(spec.pool_threads());
@@ -180,8 +180,8 @@ impl ResourceLists {
         }
     }
 
-    /// Requests huge pages (`WithHugePages`). Huge pages back the guest's memory, so the memory request contains only
-    /// the overhead.
+    /// Requests huge pages (`WithHugePages`). The guest's memory is in huge pages, so the memory request only contains
+    /// the overhead and the part of the machine's memory request that exceeds the guest's memory.
     fn set_hugepages(&mut self, spec: &Spec, overhead: Quantity) {
         let memory = &spec.domain.memory;
         let size = memory.hugepages.as_ref().map_or("", |pages| pages.page_size.as_str());
@@ -205,8 +205,8 @@ impl ResourceLists {
         }
     }
 
-    /// Adds the memory overhead to the memory limit, if there is one, and to the memory request unless `only_limit`
-    /// is true (`WithMemoryOverhead`).
+    /// Adds the memory overhead to the memory limit, if there is a limit. Also adds it to the memory request, unless
+    /// `only_limit` is true (`WithMemoryOverhead`).
     fn add_overhead(&mut self, only_limit: bool, overhead: Quantity) {
         let request = self.requests.entry(MEMORY.to_owned()).or_default();
         if !only_limit {
@@ -217,7 +217,8 @@ impl ResourceLists {
         }
     }
 
-    /// Requests the devices of device plugins that the machine names, in the order of `VMIResourcePredicates`.
+    /// Requests the device plugin resources of the devices that the machine names, in the order of
+    /// `VMIResourcePredicates`.
     fn add_requested_devices(&mut self, spec: &Spec, configuration: &Configuration) {
         let devices = &spec.domain.devices;
         for device in devices.gpus.iter().chain(&devices.host_devices) {
@@ -238,8 +239,8 @@ impl ResourceLists {
         }
     }
 
-    /// Adds one unit to the calculated quantity of a device plugin resource (`requestResource`). A quantity that the
-    /// machine sets takes precedence over the result.
+    /// Adds one unit to the calculated quantity of a device plugin resource (`requestResource`). If the machine sets a
+    /// quantity of this resource, that quantity takes precedence over the calculated quantity.
     fn add_device(&mut self, name: &str) {
         let one = Quantity::from_units(1);
         for (calculated, given) in [
@@ -258,9 +259,9 @@ impl ResourceLists {
     }
 }
 
-/// Returns the memory request for a machine without a memory request: the memory limit, or else the guest's memory,
-/// divided by the overcommitment. Returns `None` if the machine has a memory request, or if the guest's memory is
-/// unknown.
+/// Returns the memory request for a machine without a memory request: the memory limit or, without a limit, the guest's
+/// memory divided by the overcommitment. Returns `None` if the machine has a memory request, or if the guest's memory
+/// is unknown.
 fn request_for_memory(
     spec: &Spec,
     requests: &Amounts,
@@ -283,7 +284,7 @@ fn request_for_memory(
     Some(Quantity::from_units(u64::try_from(share).unwrap_or(u64::MAX)))
 }
 
-/// Sets the memory request of a machine that has none, as the webhook of older KubeVirt releases does.
+/// Sets the memory request of a machine that has none, as the webhook of KubeVirt releases before 1.6.4 and 1.7 does.
 pub(super) fn set_missing_memory_request(spec: &mut Spec, overcommit: u32) {
     let limit = amount(&spec.domain.resources.limits, MEMORY);
     if let Some(request) =
@@ -293,19 +294,19 @@ pub(super) fn set_missing_memory_request(spec: &mut Spec, overcommit: u32) {
     }
 }
 
-/// Returns the CPU request for a number of vCPUs: the number divided by the allocation ratio. `KubeVirt` divides
-/// floats and parses the printed quotient, which may round up by one thousandth; this function returns the same
-/// result.
+/// Returns the CPU request for a number of vCPUs, which is this number divided by the allocation ratio. `KubeVirt`
+/// divides floating-point numbers and parses the printed quotient, which may be rounded up by a thousandth of a CPU;
+/// this function has the same result.
 fn divide_by_ratio(vcpus: u64, ratio: i64) -> Quantity {
     let cpus = vcpus as f64 / ratio as f64;
     let text = if cpus < 1.0 { format!("{}m", cpus * 1000.0) } else { cpus.to_string() };
     text.parse().unwrap_or_default()
 }
 
-/// Returns the resources of the machine's networks that the pod does not request, although the networks exist only on
-/// hosts with these resources ([`Launcher::unrequested_resources`](super::Launcher::unrequested_resources)). In this
-/// case KubeVirt does not read the NetworkAttachmentDefinitions, so an unknown NetworkAttachmentDefinition is not an
-/// error.
+/// Returns the device plugin resources of the machine's networks if the pod does not request them
+/// ([`Launcher::unrequested_resources`](super::Launcher::unrequested_resources)); only hosts with these resources have
+/// the networks. KubeVirt does not read the NetworkAttachmentDefinitions then, so an unknown
+/// NetworkAttachmentDefinition is not an error.
 pub(super) fn unrequested_network_resources(
     machine: &Machine,
     configuration: &Configuration,
@@ -317,8 +318,8 @@ pub(super) fn unrequested_network_resources(
     network_resources(machine, objects).flatten().flatten().cloned().collect()
 }
 
-/// Returns the resource of each Multus network of the machine; `None` if its NetworkAttachmentDefinition names no
-/// resource. The pod requests one unit for each resource (`NetworkToResource`).
+/// Returns, for each Multus network of the machine, the device plugin resource that its NetworkAttachmentDefinition
+/// names, and `None` if it names no resource (`NetworkToResource`). An unknown NetworkAttachmentDefinition is an error.
 fn network_resources<'a>(
     machine: &'a Machine,
     objects: &'a ClusterObjects,

@@ -1,4 +1,4 @@
-//! `KubeVirt`'s configuration of a cluster, as far as launcher pods depend on it.
+//! The configuration of `KubeVirt` in a cluster, as far as launcher pods depend on it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,53 +11,56 @@ use super::invalid::{self, Invalid};
 use super::spec::{Amounts, Named, Requirements};
 use super::version::Version;
 
-/// `KubeVirt`'s release and configuration. [`Default`] is the default configuration in the newest known release.
+/// `KubeVirt`'s release and configuration. [`Default`] returns the default configuration of the newest known release.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Configuration {
     /// The KubeVirt release that runs in the cluster.
     pub version: Version,
-    /// vCPUs per requested CPU of the pod, for VMs without dedicated CPUs. If it is not positive, no CPU is requested.
+    /// Number of vCPUs for each CPU that the pod requests, for VMs without dedicated CPUs. If the value is not
+    /// positive, no CPU is requested.
     pub cpu_allocation_ratio: i64,
-    /// Guest memory in percent of the memory that the pod requests for the guest; at least 1.
+    /// Guest memory in percent of the memory that the pod requests for the guest; at least 1. With 200, the pod
+    /// requests half of the guest's memory.
     pub memory_overcommit: u32,
-    /// Factor by which the memory overhead is multiplied.
+    /// Factor by which the memory overhead is multiplied; `None` means 1.
     pub overhead_ratio: Option<f64>,
     /// Names of the enabled feature gates.
     pub feature_gates: BTreeSet<String>,
     /// Names of the disabled feature gates.
     pub disabled_feature_gates: BTreeSet<String>,
-    /// Node selector of every launcher pod.
+    /// Node selector that every launcher pod gets.
     pub node_selectors: BTreeMap<String, String>,
-    /// True if VMs run without `/dev/kvm`.
+    /// True if VMs run with emulation instead of `/dev/kvm`.
     pub use_emulation: bool,
     /// Requests and limits of support containers by container type: `guest-console-log`, `sidecar`, `container-disk`,
     /// `virtiofs`.
     pub support_containers: BTreeMap<String, SupportContainerResources>,
-    /// True if the serial console of a guest is logged only if the VM requests it.
+    /// True if a guest's serial console is logged only for VMs that request this.
     pub serial_console_log_disabled: bool,
-    /// Machine type of VMs that name no machine type; `None` for the default of the architecture.
+    /// Machine type of VMs that set no machine type; `None` if it depends on the architecture (`machine_types`).
     pub machine_type: Option<String>,
-    /// Machine type of VMs that name no machine type, by architecture. Used if `machine_type` is `None`.
+    /// By architecture, the machine type of VMs that set no machine type. Used only if `machine_type` is `None`.
     pub machine_types: BTreeMap<String, String>,
-    /// Architecture of VMs that name no architecture.
+    /// Architecture of VMs that set no architecture.
     pub architecture: String,
-    /// CPU model of VMs that name no CPU model; not used for arm64.
+    /// CPU model of VMs that set no CPU model, except on arm64; `None` means `host-model`.
     pub cpu_model: Option<String>,
-    /// CPU request of VMs that set no CPU request; `None` to calculate the request from `cpu_allocation_ratio`.
+    /// CPU request of VMs that set no CPU request; `None` if the request is calculated from `cpu_allocation_ratio`.
     pub cpu_request: Option<Quantity>,
-    /// Runtime class of launcher pods.
+    /// Runtime class of launcher pods; `None` for the default of the container runtime.
     pub runtime_class: Option<String>,
     /// Name of the hypervisor, such as `hyperv-direct`; `None` for KVM. Used only with the feature gate
     /// `ConfigurableHypervisor`.
     pub hypervisor: Option<String>,
     /// Network binding plugins, by name.
     pub bindings: BTreeMap<String, Binding>,
-    /// Selector of the namespaces in which pods get CPU limits even without a ResourceQuota.
+    /// Selects the namespaces in which pods get CPU limits even without a ResourceQuota.
     pub cpu_limit_namespaces: Option<LabelSelector>,
-    /// TSC frequency in Hz for guests that need a fixed frequency; `None` for the lowest frequency in the cluster.
+    /// TSC frequency in Hz for guests that need a fixed TSC frequency; `None` means the lowest frequency in the
+    /// cluster.
     pub tsc_frequency: Option<u64>,
-    /// True if a VM with dedicated CPUs and an emulator thread gets an even number of CPUs. The setting is an
-    /// annotation of the `KubeVirt` object, and also needs the feature gate `AlignCPUs`.
+    /// True if a VM with dedicated CPUs and an emulator thread gets an even number of CPUs. The `KubeVirt` object has
+    /// an annotation for this, which takes effect only with the feature gate `AlignCPUs`.
     pub even_parity: bool,
 }
 
@@ -81,8 +84,8 @@ pub struct Binding {
     pub network_attachment_definition: String,
 }
 
-/// Annotation for an even number of CPUs (`even_parity`), on an instance, or on the `KubeVirt` object for all
-/// instances.
+/// Annotation that requests an even number of CPUs (`even_parity`): on a VirtualMachineInstance, or on the `KubeVirt`
+/// object for all instances.
 pub(super) const EVEN_PARITY_ANNOTATION: &str =
     "alpha.kubevirt.io/EmulatorThreadCompleteToEvenParity";
 
@@ -116,7 +119,8 @@ impl Default for Configuration {
 }
 
 impl Configuration {
-    /// Returns the configured request or limit of a support container for a resource; `None` if it is absent or zero.
+    /// Returns the configured limit of a support container for a resource if `is_limit` is true, otherwise the
+    /// configured request; `None` if it is absent or zero.
     pub(super) fn support_container_amount(
         &self,
         container: &str,
@@ -130,12 +134,12 @@ impl Configuration {
 
     /// Parses a `KubeVirt` object (`kubevirt.io/v1`).
     ///
-    /// The release is the observed release in the object's status, or [`Version::NEWEST`] if the status has no
+    /// The release is the observed release in the object's status, or [`Version::NEWEST`] if the status names no
     /// release.
     ///
     /// # Errors
     ///
-    /// Returns the field that is malformed or out of range.
+    /// Returns the first field that is malformed or out of range.
     pub fn from_kubevirt(object: &Value) -> Result<Self, Invalid> {
         let kubevirt: KubeVirt = invalid::deserialize(object)?;
         let invalid_field = |field: &str, message: String| {
@@ -153,7 +157,7 @@ impl Configuration {
         }
         let configuration = kubevirt.spec.configuration;
         let developer = configuration.developer_configuration;
-        // The API omits fields with the value 0, so 0 means the default.
+        // 0 means that the field is absent, so the default applies: the API omits fields with the value 0.
         if developer.cpu_allocation_ratio != 0 {
             this.cpu_allocation_ratio = developer.cpu_allocation_ratio;
         }
@@ -182,8 +186,8 @@ impl Configuration {
         this.tsc_frequency = developer.minimum_cluster_tsc_frequency;
         for container in configuration.support_container_resources {
             let Requirements { requests, limits, .. } = container.resources;
-            // As in `GetSupportContainerRequest`, if several entries configure the same container type, the first
-            // entry with a quantity takes precedence.
+            // If several entries configure the same container type and resource, the first entry takes precedence, as
+            // in `GetSupportContainerRequest`.
             let support = this.support_containers.entry(container.kind).or_default();
             for (into, from) in [(&mut support.requests, requests), (&mut support.limits, limits)] {
                 for (name, amount) in from.into_iter().filter(|(_, amount)| !amount.is_zero()) {
@@ -195,7 +199,8 @@ impl Configuration {
         this.serial_console_log_disabled = options.disable_serial_console_log.is_some();
         this.machine_type = Some(configuration.machine_type).filter(|text| !text.is_empty());
         let architectures = configuration.architecture_configuration;
-        // KubeVirt reads only the status (`setConfigFromKubeVirt`). virt-operator copies the field of the spec to it.
+        // KubeVirt reads this setting only from the status (`setConfigFromKubeVirt`), to which virt-operator copies it
+        // from the spec.
         let architecture = [status.default_architecture, architectures.default_architecture];
         if let Some(architecture) = architecture.into_iter().find(|text| !text.is_empty()) {
             this.architecture = architecture;
@@ -210,8 +215,8 @@ impl Configuration {
             }
         }
         this.cpu_model = Some(configuration.cpu_model).filter(|text| !text.is_empty());
-        // 100m is the default of this field. KubeVirt ignores this value and calculates the request from the ratio
-        // (`setDefaultResourceRequests`).
+        // KubeVirt ignores 100m, the default of this field, and calculates the request from the allocation ratio
+        // instead (`setDefaultResourceRequests`).
         let is_default_request = |amount: &Quantity| amount.millis_rounded_up() == 100;
         this.cpu_request = configuration.cpu_request.filter(|amount| !is_default_request(amount));
         this.runtime_class =

@@ -10,7 +10,7 @@ use super::version::Version;
 ///
 /// # Errors
 ///
-/// Returns the first field that both set. The path of the field is spelled as in `KubeVirt`'s answer.
+/// Returns the first field that both set, with the same field path as in `KubeVirt`'s error.
 pub(super) fn check(
     machine: &Machine,
     instancetype: &Instancetype,
@@ -28,7 +28,8 @@ pub(super) fn check(
     if let Some(field) = conflicts.into_iter().flatten().next() {
         return Err(machine.invalid(field, problem));
     }
-    // `applyInstanceTypeAnnotations` compares the annotations of the template. Equal values do not conflict.
+    // Annotations conflict only if their values differ (`applyInstanceTypeAnnotations`). Those of the machine are in
+    // its template.
     let differs = |key: &str, value: &str| {
         machine.annotations.get(key).is_some_and(|own| own.as_str() != value)
     };
@@ -46,7 +47,8 @@ fn first_conflict<const N: usize>(conflicts: [(&'static str, bool); N]) -> Optio
     conflicts.into_iter().find(|(_, is_conflict)| *is_conflict).map(|(field, _)| field)
 }
 
-/// Returns the conflicting scheduling field (`applyNodeSelector`, `applySchedulerName`).
+/// Returns the first scheduling field that both the machine and the instance type set (`applyNodeSelector`,
+/// `applySchedulerName`).
 fn scheduling_conflict(spec: &Spec, instancetype: &Instancetype) -> Option<&'static str> {
     first_conflict([
         ("nodeSelector", instancetype.node_selector.is_some() && !spec.node_selector.is_empty()),
@@ -57,8 +59,8 @@ fn scheduling_conflict(spec: &Spec, instancetype: &Instancetype) -> Option<&'sta
     ])
 }
 
-/// Returns the conflicting CPU field (`validateCPU`). The CPU request, the CPU limit and the topology conflict with
-/// every instance type.
+/// Returns the first CPU field that both the machine and the instance type set (`validateCPU`). Every instance type
+/// sets the CPU topology, so the machine must not set the topology, a CPU request or a CPU limit.
 fn cpu_conflict(spec: &Spec, instancetype: &Instancetype) -> Option<&'static str> {
     let none = Cpu::default();
     let cpu = spec.domain.cpu.as_ref().unwrap_or(&none);
@@ -72,7 +74,7 @@ fn cpu_conflict(spec: &Spec, instancetype: &Instancetype) -> Option<&'static str
         ("domain.cpu.threads", cpu.threads != 0),
         ("domain.cpu.model", !cpu.model.is_empty() && instancetype_cpu.model.is_some()),
         (
-            // The field of the machine is `dedicatedCpuPlacement`.
+            // KubeVirt's error spells this path with `CPU`, although the field is named `dedicatedCpuPlacement`.
             "domain.cpu.dedicatedCPUPlacement",
             cpu.dedicated_cpu_placement && instancetype_cpu.dedicated_cpu_placement.is_some(),
         ),
@@ -85,8 +87,8 @@ fn cpu_conflict(spec: &Spec, instancetype: &Instancetype) -> Option<&'static str
     ])
 }
 
-/// Returns the conflicting memory field (`validateMemory`). Before 1.7, `applyMemory` rejected every machine with
-/// `domain.memory`, even if the field was empty.
+/// Returns the first memory field that both the machine and the instance type set (`validateMemory`). Before 1.7,
+/// `applyMemory` rejected every machine with the field `domain.memory`, even if this field was empty.
 fn memory_conflict(
     spec: &Spec,
     instancetype: &Instancetype,
@@ -111,7 +113,8 @@ fn memory_conflict(
     ])
 }
 
-/// Returns the conflicting field about I/O threads (`applyIOThreads` since 1.7, `applyIOThreadPolicy`).
+/// Returns the first field about I/O threads that both the machine and the instance type set (`applyIOThreads` since
+/// 1.7, `applyIOThreadPolicy`).
 fn thread_conflict(
     spec: &Spec,
     instancetype: &Instancetype,
@@ -133,8 +136,8 @@ fn thread_conflict(
     ])
 }
 
-/// Returns the conflicting field about devices or launch security (`applyLaunchSecurity`, `applyGPUs`,
-/// `applyHostDevices`).
+/// Returns the first field about devices or launch security that both the machine and the instance type set
+/// (`applyLaunchSecurity`, `applyGPUs`, `applyHostDevices`).
 fn device_conflict(spec: &Spec, instancetype: &Instancetype) -> Option<&'static str> {
     let (domain, devices) = (&spec.domain, &spec.domain.devices);
     first_conflict([

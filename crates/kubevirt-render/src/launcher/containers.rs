@@ -21,15 +21,15 @@ pub(super) struct ContainerSpec {
     pub(super) is_sidecar: bool,
 }
 
-/// The launcher pod's containers other than `compute`: init containers, and containers that run at the same time as
+/// The launcher pod's containers other than `compute`: init containers, and containers that run concurrently with
 /// `compute`.
 pub(super) struct OtherContainers {
     pub(super) init: Vec<ContainerSpec>,
     pub(super) concurrent: Vec<ContainerSpec>,
 }
 
-/// Default request and limit of one resource of a container. If the guest's CPUs are dedicated or the pod has the QoS
-/// class Guaranteed, the limit is also the request.
+/// Default request and limit of a container for one resource. If the guest's CPUs are dedicated or the pod has the QoS
+/// class Guaranteed, the request is set to the limit.
 #[derive(Clone, Copy)]
 struct Amount {
     name: &'static str,
@@ -44,24 +44,24 @@ const fn amounts(cpu: [&'static str; 2], memory: [&'static str; 2]) -> [Amount; 
     ]
 }
 
-/// Amounts for the console log container (`resourcesForSerialConsoleLogContainer`).
+/// Default amounts of the container that logs the serial console (`resourcesForSerialConsoleLogContainer`).
 const CONSOLE_AMOUNTS: [Amount; 2] = amounts(["5m", "15m"], ["35M", "60M"]);
-/// Amounts for container disks (`getMinimalInitContainerDiskResources`).
+/// Default amounts of container disks (`getMinimalInitContainerDiskResources`).
 const DISK_AMOUNTS: [Amount; 2] = amounts(["1m", "10m"], ["1M", "40M"]);
-/// Amounts for the init container with the disk binary (`initContainerMinimalRequests` and
+/// Default amounts of the init container `container-disk-binary` (`initContainerMinimalRequests` and
 /// `initContainerMinimalLimits`).
 const DISK_BINARY_AMOUNTS: [Amount; 2] = amounts(["10m", "100m"], ["1M", "40M"]);
-/// Amounts for the init container with the disk binary if the CPUs are dedicated
+/// Default amounts of the init container `container-disk-binary` if the guest's CPUs are dedicated
 /// (`initContainerDedicatedCPURequiredResources`).
 const PINNED_DISK_BINARY_AMOUNTS: [Amount; 2] = amounts(["10m", "10m"], ["1M", "40M"]);
-/// Amounts for virtiofs containers (`ResourcesForVirtioFSContainer`).
+/// Default amounts of virtiofs containers (`ResourcesForVirtioFSContainer`).
 const VIRTIOFS_AMOUNTS: [Amount; 2] = amounts(["10m", "100m"], ["1M", "80M"]);
-/// Amounts for hook sidecars without dedicated CPUs (`sidecarResources`): no default requests and limits.
+/// Default amounts of hook sidecars if the guest's CPUs are not dedicated (`sidecarResources`): there are none.
 const HOOK_AMOUNTS: [Amount; 2] = [
     Amount { name: "cpu", request: None, limit: None },
     Amount { name: "memory", request: None, limit: None },
 ];
-/// Amounts for hook sidecars with dedicated CPUs (`sidecarResources`).
+/// Default amounts of hook sidecars if the guest's CPUs are dedicated (`sidecarResources`).
 const PINNED_HOOK_AMOUNTS: [Amount; 2] = amounts(["200m", "200m"], ["64M", "64M"]);
 
 /// Properties of the machine and the configuration that affect all containers.
@@ -71,8 +71,8 @@ struct ContainerRenderer<'a> {
 }
 
 impl ContainerRenderer<'_> {
-    /// Renders a container. `kind` is its type in `supportContainerResources`, which overrides the default amounts
-    /// `default_amounts`.
+    /// Renders a container. `kind` is the container's type in the setting `supportContainerResources`, whose amounts
+    /// take precedence over `default_amounts`.
     fn container(&self, name: String, kind: &str, default_amounts: [Amount; 2]) -> ContainerSpec {
         let (mut requests, mut limits) = (Amounts::new(), Amounts::new());
         for Amount { name, request, limit } in default_amounts {
@@ -124,7 +124,7 @@ pub(super) fn other_containers(
     let filesystems: BTreeSet<&String> =
         spec.domain.devices.filesystems.iter().map(|it| &it.name).collect();
     for volume in &spec.volumes {
-        // For a container path (`containerPath` of a volume), another webhook adds the containers.
+        // If a volume has a `containerPath`, another webhook adds the virtiofs container.
         if filesystems.contains(&volume.name) && volume.container_path.is_none() {
             let name = format!("virtiofs-{}", volume.name);
             concurrent.push(renderer.container(name, "virtiofs", VIRTIOFS_AMOUNTS));
@@ -143,7 +143,7 @@ pub(super) fn other_containers(
     );
 
     if image_volumes {
-        // The only purpose of these init containers is to resolve the digest of the disk's image.
+        // With image volumes, an init container for each container disk only resolves the digest of the disk's image.
         if !skips_digest_resolution(machine, version) {
             init.extend(disks.into_iter().map(|name| renderer.disk(name)));
         }
@@ -160,8 +160,8 @@ pub(super) fn other_containers(
     Ok(OtherContainers { init, concurrent })
 }
 
-/// Returns true if an annotation of the machine disables the init containers that resolve digests (KubeVirt's main
-/// branch after 1.9).
+/// Returns true if an annotation of the machine disables the init containers that resolve image digests. The annotation
+/// exists in KubeVirt's main branch after 1.9.
 fn skips_digest_resolution(machine: &Machine, version: Version) -> bool {
     let annotation = "kubevirt.io/image-volume-skip-digest-resolution";
     version.is_at_least(10, 0)
@@ -185,8 +185,8 @@ struct HookSidecar {
 
 const HOOK_SIDECARS_ANNOTATION: &str = "hooks.kubevirt.io/hookSidecars";
 
-/// Returns the number of hook sidecars, from the annotation for hook sidecars and from binding plugins
-/// (`netbinding.go`).
+/// Returns the number of hook sidecars: those that the annotation for hook sidecars lists, and those of network binding
+/// plugins (`netbinding.go`).
 fn hook_sidecar_count(machine: &Machine, configuration: &Configuration) -> Result<usize, Invalid> {
     let listed = machine
         .annotations

@@ -16,7 +16,7 @@ pub(super) fn add_default_network(spec: &mut Spec) {
     }
 }
 
-/// Sets the defaults of a machine as the webhook does.
+/// Sets the defaults of a machine in the same way as the webhook.
 pub(super) fn apply(machine: &mut Machine, configuration: &Configuration) {
     let version = configuration.version;
     let spec = &mut machine.spec;
@@ -28,7 +28,7 @@ pub(super) fn apply(machine: &mut Machine, configuration: &Configuration) {
         let kind = configuration.machine_type.as_ref().or_else(by_architecture);
         spec.domain.machine.kind = kind.cloned().unwrap_or_else(|| "q35".to_owned());
     }
-    // An API server drops the fields that do not exist in its KubeVirt release.
+    // Fields that a KubeVirt release does not have are removed, because the API server drops unknown fields.
     if !version.is_at_least(7, 0)
         && let Some(security) = &mut spec.domain.launch_security
     {
@@ -47,7 +47,8 @@ pub(super) fn apply(machine: &mut Machine, configuration: &Configuration) {
     add_default_network(spec);
     let cpu = spec.domain.cpu.get_or_insert_default();
     if cpu.model.is_empty() {
-        // `setDefaultArm64CPUModel` precedes `setDefaultCPUModel`, so the configured model is not used for arm64.
+        // The configured CPU model is not used for arm64, because `setDefaultArm64CPUModel` precedes
+        // `setDefaultCPUModel`.
         let configured = configuration.cpu_model.as_deref().unwrap_or("host-model");
         let is_arm = spec.architecture == "arm64";
         cpu.model = if is_arm { "host-passthrough" } else { configured }.to_owned();
@@ -64,8 +65,8 @@ pub(super) fn apply(machine: &mut Machine, configuration: &Configuration) {
     }
 }
 
-/// Sets default requests (`setDefaultResourceRequests`). Before 1.6.4 and 1.7, this KubeVirt function also set the
-/// memory request, which then also counts for the page tables in the memory overhead.
+/// Sets default requests (`setDefaultResourceRequests`). Before 1.6.4 and 1.7, this function of KubeVirt also set the
+/// memory request, from which the overhead for page tables is then calculated.
 fn set_default_requests(spec: &mut Spec, configuration: &Configuration) {
     let dedicated = spec.is_dedicated();
     let resources = &mut spec.domain.resources;
@@ -81,8 +82,8 @@ fn set_default_requests(spec: &mut Spec, configuration: &Configuration) {
     }
 }
 
-/// Sets the default CPU topology (`SetDefaultGuestCPUTopology`): as many sockets as the CPU limit, or else the CPU
-/// request.
+/// Sets the default CPU topology (`SetDefaultGuestCPUTopology`). The number of sockets is the CPU limit, or the CPU
+/// request if there is no limit.
 fn set_default_topology(spec: &mut Spec) {
     let resources = &spec.domain.resources;
     let requested = resources.limits.get("cpu").or_else(|| resources.requests.get("cpu"));
@@ -94,7 +95,7 @@ fn set_default_topology(spec: &mut Spec) {
     }
 }
 
-/// Enables the Hyper-V enlightenments that the enabled enlightenments require, in the order of
+/// Enables each Hyper-V enlightenment that another enabled enlightenment requires, in the order of
 /// `SetHypervFeatureDependencies`.
 fn enable_required_enlightenments(hyperv: &mut Hyperv) {
     for (feature, needs) in [
@@ -107,7 +108,8 @@ fn enable_required_enlightenments(hyperv: &mut Hyperv) {
         if hyperv.get(feature).is_some_and(|state| state.is_enabled())
             && !hyperv.entry(needs.to_owned()).or_default().is_enabled()
         {
-            // The required enlightenment is disabled explicitly: the webhook stops here and rejects the VM later.
+            // The required enlightenment is explicitly disabled. The webhook also stops here, and rejects the VM in a
+            // later step.
             return;
         }
     }

@@ -1,5 +1,5 @@
-//! A pod that exists in the cluster, with the data that the prediction of kubelet admission needs. The requests are
-//! read from the pod, never calculated.
+//! A pod that exists in the cluster, with the data that the prediction of the kubelet's admission needs. Its requests
+//! are read from the pod and not calculated from the VM.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -19,24 +19,26 @@ use berth_kubelet_admission::pod::{Container, Pod, Resources};
 pub struct ExistingPod {
     /// Requests and limits of the pod's containers, and the pod's UID.
     pub pod: Pod,
-    /// Bytes of the node's disk that the pod requests.
+    /// Bytes of the node's disk that the pod requests (`ephemeral-storage`).
     pub ephemeral_storage: u64,
     /// Field `metadata.namespace`.
     pub namespace: String,
     /// Field `metadata.name`.
     pub name: String,
-    /// UID of the VirtualMachineInstance, if the pod is a launcher pod. An instance has one launcher pod, or two
-    /// during a migration.
+    /// UID of the VirtualMachineInstance if the pod is a launcher pod, otherwise `None`. While a VM migrates, two
+    /// launcher pods have the same UID here.
     pub vmi_uid: Option<String>,
-    /// UID of the migration, if the pod is the target of a migration.
+    /// UID of the migration if the pod is the target of a migration, otherwise `None`.
     pub migration_uid: Option<String>,
-    /// True for a first-consumer pod, which KubeVirt creates before the launcher pod so that the volumes are bound.
+    /// True for a first-consumer pod, which KubeVirt creates before the launcher pod so that the VM's volumes are
+    /// provisioned.
     pub is_first_consumer: bool,
-    /// True if all containers of the pod have ended, so that the pod uses no resources.
+    /// True if the pod is in phase `Succeeded` or `Failed`, so that it uses no resources.
     pub is_terminal: bool,
     /// True if the pod is being deleted.
     pub is_terminating: bool,
-    /// NetworkAttachmentDefinitions of a launcher pod's networks, as `namespace/name`, one entry for each attachment.
+    /// NetworkAttachmentDefinitions of a launcher pod's networks, as `namespace/name`, with one entry for each
+    /// attachment.
     pub networks: Vec<String>,
     /// Field `spec.nodeName`.
     pub node_name: Option<String>,
@@ -49,7 +51,7 @@ impl ExistingPod {
     ///
     /// # Errors
     ///
-    /// Returns the malformed quantity and its container.
+    /// Returns the first malformed quantity, with the path of its container.
     pub fn read(pod: &core::Pod) -> Result<Self, Invalid> {
         let meta = &pod.metadata;
         let text = |text: &Option<String>| text.clone().unwrap_or_default();
@@ -139,18 +141,17 @@ impl ExistingPod {
         })
     }
 
-    /// Returns the pod as a placement must count it: the container `compute` also requests the resources of the pod's
-    /// networks that the pod does not request itself. `resources_of` returns the resources of
-    /// a NetworkAttachmentDefinition `namespace/name`.
+    /// Returns the pod as a placement must count it: if the pod does not request the device plugin resources of its
+    /// networks, the container `compute` also requests them. `resources_of` returns the resources of a
+    /// NetworkAttachmentDefinition, whose `namespace/name` it receives.
     pub fn placement_pod<'r>(&self, resources_of: impl Fn(&str) -> &'r [String]) -> Cow<'_, Pod> {
         let resources = self.networks.iter().flat_map(|name| resources_of(name));
         with_resources(&self.pod, resources.map(String::as_str))
     }
 }
 
-/// Returns the UID by which the kubelet knows a pod. The kubelet runs a static pod under another UID than its mirror
-/// pod in the API server. The mirror pod has the static pod's UID in an annotation
-/// (`kubetypes.ConfigMirrorAnnotationKey`).
+/// Returns the UID that the kubelet uses for a pod. For a static pod, this is not the UID of the mirror pod in the API
+/// server. The mirror pod has the static pod's UID in an annotation (`kubetypes.ConfigMirrorAnnotationKey`).
 #[must_use]
 pub fn kubelet_uid(pod: &core::Pod) -> String {
     let annotations = pod.metadata.annotations.as_ref();
@@ -158,9 +159,9 @@ pub fn kubelet_uid(pod: &core::Pod) -> String {
     mirrored.or(pod.metadata.uid.as_ref()).cloned().unwrap_or_default()
 }
 
-/// Applies the effect of an in-place resize (KEP-1287) on the requests of a container. The container keeps its
-/// allocated resources until the kubelet has resized it, or forever if the kubelet cannot resize it. Meanwhile the
-/// scheduler counts the larger of the allocated and the desired resources (`determineContainerReqs`).
+/// Applies an in-place resize (KEP-1287) to the requests of a container. The container retains its allocated resources
+/// until the kubelet has resized it, which may be never. Until then, kube-scheduler counts the allocated or the desired
+/// amount, whichever is larger (`determineContainerReqs`).
 fn apply_in_place_resize(container: &mut Container, status: &core::ContainerStatus) {
     let actual = status.resources.as_ref();
     let lists = [status.allocated_resources.as_ref(), actual.and_then(|it| it.requests.as_ref())];
@@ -184,10 +185,10 @@ fn apply_in_place_resize(container: &mut Container, status: &core::ContainerStat
     }
 }
 
-/// Applies pod-level resources (KEP-2837). The containers share the pod's requests, and the kubelet allocates
-/// exclusive CPUs or memory to no container of such a pod (`PodLevelResourceManagers` is off). Therefore the limits
-/// are removed so that the pod is not Guaranteed, and the part of the pod's requests that exceeds the sum of its
-/// containers' requests counts as overhead.
+/// Applies pod-level resources (KEP-2837). The containers share these resources, and the kubelet allocates exclusive
+/// CPUs or memory to no container of such a pod (`PodLevelResourceManagers` is off). Therefore the limits are removed,
+/// so that the pod does not count as Guaranteed. The part of the pod's requests that exceeds the sum of its containers'
+/// requests counts as overhead.
 fn apply_pod_level_resources(pod: &mut Pod, pod_requests: &Resources) {
     for container in pod.init_containers.iter_mut().chain(&mut pod.containers) {
         (container.limits.cpu_millis, container.limits.memory) = (0, 0);

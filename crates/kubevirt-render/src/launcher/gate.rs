@@ -27,12 +27,12 @@ impl Gate {
         }
     }
 
-    /// Returns true if the feature gate is a beta gate in 1.9.
+    /// Returns true if the feature gate has the stage beta in KubeVirt 1.9.
     const fn is_beta(self) -> bool {
         matches!(self, Self::ExternalNetResourceInjection | Self::ImageVolume)
     }
 
-    /// Returns the minor version of the first KubeVirt release 1.x that has the feature gate.
+    /// Returns the minor version of the first KubeVirt release that has the feature gate; the major version is 1.
     const fn since_minor(self) -> u16 {
         match self {
             Self::AlignCpus | Self::HypervStrictCheck => 2,
@@ -47,14 +47,14 @@ impl Configuration {
     /// Returns true if a feature gate is enabled (`featuregate.IsEnabled`).
     pub(super) fn is_gate_enabled(&self, gate: Gate) -> bool {
         let is_enabled = self.feature_gates.contains(gate.name());
-        // Since 1.9, beta gates are enabled by default; before 1.9, every gate had to be enabled.
+        // Beta gates are enabled by default since 1.9. In earlier releases, every gate must be enabled explicitly.
         let is_beta_default = gate.is_beta() && self.version.is_at_least(9, 0);
         self.version.is_at_least(gate.since_minor(), 0)
             && (is_enabled || is_beta_default && !self.disabled_feature_gates.contains(gate.name()))
     }
 
-    /// Returns true if launcher pods request the resources that NetworkAttachmentDefinitions name
-    /// ([`RESOURCE_NAME`](super::RESOURCE_NAME)).
+    /// Returns true if `KubeVirt` adds requests to launcher pods for the device plugin resources that
+    /// NetworkAttachmentDefinitions name ([`RESOURCE_NAME`](super::RESOURCE_NAME)).
     ///
     /// With the feature gate `ExternalNetResourceInjection`, which is enabled by default since 1.9, `KubeVirt` does not
     /// read NetworkAttachmentDefinitions. A webhook such as network-resources-injector must then add the requests.
@@ -63,7 +63,7 @@ impl Configuration {
         !self.is_gate_enabled(Gate::ExternalNetResourceInjection)
     }
 
-    /// Returns the device resource of the hypervisor (`GetHypervisorDevice`).
+    /// Returns the name of the hypervisor's device in device plugin resources, `kvm` or `mshv` (`GetHypervisorDevice`).
     pub(super) fn hypervisor_device(&self) -> &'static str {
         let is_configurable = self.is_gate_enabled(Gate::ConfigurableHypervisor);
         match self.hypervisor.as_deref().filter(|_| is_configurable) {
@@ -90,7 +90,7 @@ mod tests {
             ("v1.8.4", true, false, false),
             ("v1.9.0", false, false, false),
             ("v1.9.0", false, true, true),
-            // A gate that is both enabled and disabled is enabled.
+            // A gate that is listed as enabled and as disabled is enabled.
             ("v1.9.0", true, true, false),
         ] {
             let configuration = Configuration {

@@ -1,4 +1,4 @@
-//! Hashes that are part of names in a launcher pod.
+//! Hashes that KubeVirt uses in names of a launcher pod.
 
 use ring::digest::{Algorithm, digest};
 

@@ -13,8 +13,8 @@ use super::machine::{Machine, Matcher};
 use super::topology::topology;
 use super::version::Version;
 
-/// The kinds that a reference to an instance type or to a preference may name. The cluster-scoped kind is the
-/// default.
+/// The kinds that a VM may reference as its instance type or preference. If the reference names no kind, the
+/// cluster-scoped kind is meant.
 struct Kinds {
     field: &'static str,
     cluster: &'static str,
@@ -36,7 +36,7 @@ const PREFERENCES: Kinds = Kinds {
 ///
 /// # Errors
 ///
-/// Returns an error if a named object is unknown.
+/// Returns an error if the instance type or the preference is not among `objects`.
 pub(super) fn find<'a>(
     machine: &Machine,
     objects: &'a ClusterObjects,
@@ -68,7 +68,7 @@ fn look_up<'a, T>(
         };
         return Err(invalid_field("name", message));
     }
-    // KubeVirt compares kinds case-insensitively and accepts their plurals (`find/spec.go`).
+    // KubeVirt ignores the case of kinds, and also accepts plurals (`find/spec.go`).
     let kind = matcher.kind.to_ascii_lowercase();
     let kind = kind.strip_suffix('s').unwrap_or(&kind);
     let is_kind = |name: &str| kind == name.to_ascii_lowercase();
@@ -87,11 +87,11 @@ fn look_up<'a, T>(
     })
 }
 
-/// Applies an instance type.
+/// Applies an instance type to a machine.
 ///
 /// # Errors
 ///
-/// Returns an error if the machine sets a field that the instance type sets, or if the instance type is malformed.
+/// Returns an error if the machine sets a field that the instance type also sets, or if the instance type is malformed.
 pub(super) fn apply(
     machine: &mut Machine,
     instancetype: &Instancetype,
@@ -146,7 +146,7 @@ pub(super) fn apply(
     if instancetype.memory.hugepages.is_some() {
         domain.memory.hugepages.clone_from(&instancetype.memory.hugepages);
     }
-    // `applyIOThreads` exists since 1.7.
+    // KubeVirt applies I/O threads of instance types since 1.7 (`applyIOThreads`).
     if version.is_at_least(7, 0) && instancetype.io_threads.supplemental_pool_thread_count.is_some()
     {
         domain.io_threads = instancetype.io_threads;
@@ -167,8 +167,8 @@ pub(super) fn apply(
     Ok(())
 }
 
-/// Returns the memory request for the overcommitted memory of an instance type. KubeVirt's `applyMemory` uses 32-bit
-/// floats; their rounding errors are visible in the pods.
+/// Returns the memory request for an instance type with memory overcommitment. Like KubeVirt's `applyMemory`,
+/// calculates with 32-bit floating-point numbers, because their rounding errors are visible in the pods.
 fn overcommitted_memory(memory: &InstancetypeMemory) -> Quantity {
     let share = 1.0 - f32::from(memory.overcommit_percent) / 100.0;
     let requested = memory.guest.whole_units_rounded_up() as f32 * share;

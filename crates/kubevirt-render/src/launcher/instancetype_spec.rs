@@ -1,4 +1,4 @@
-//! Specs of instance types and preferences (`instancetype.kubevirt.io`), as far as launcher pods depend on them.
+//! Specs of instance types and preferences (`instancetype.kubevirt.io`), with the fields on which launcher pods depend.
 
 use std::collections::BTreeMap;
 
@@ -61,7 +61,7 @@ pub(super) struct Preference {
     pub(super) requirements: Requirements,
 }
 
-/// Minimum CPUs and memory of a machine, and its architecture.
+/// Minimum CPUs, minimum memory and required architecture of a machine that uses the preference.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub(super) struct Requirements {

@@ -1,5 +1,5 @@
-//! Errors about invalid objects, which name the object and the field, and functions that parse objects and return
-//! such errors.
+//! Error about an invalid object, which names the object and the field, and functions that parse objects and return
+//! this error.
 
 use std::borrow::Cow;
 
@@ -10,11 +10,11 @@ use serde_json::Value;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{object}: {field}: {message}")]
 pub struct Invalid {
-    /// Kind, namespace and name: `VirtualMachine tenant-a/web-1`.
+    /// Kind, namespace and name of the object, such as `VirtualMachine tenant-a/web-1`.
     pub object: String,
-    /// Path of the field: `spec.template.spec.domain.cpu.cores`.
+    /// Path of the field, such as `spec.template.spec.domain.cpu.cores`.
     pub field: String,
-    /// The value and the problem.
+    /// The value, and why it is invalid.
     pub message: String,
 }
 
