@@ -226,17 +226,17 @@ fn missing_and_conflicting_instance_types_are_reported() {
         (
             three.clone(),
             requires(json!({"cpu": {"guest": 4}})),
-            "spec.instancetype: 3 vCPUs: the preference requires 4",
+            "spec.instancetype: 3 vCPUs are fewer than the 4 that the preference requires",
         ),
         (
             three.clone(),
             requires(json!({"memory": {"guest": "2Gi"}})),
-            "spec.instancetype: 1Gi of memory: the",
+            "spec.instancetype: 1Gi of memory is less than the 2Gi",
         ),
         (
             three.clone(),
             requires(json!({"architecture": "arm64"})),
-            "architecture: `amd64`: the preference requires",
+            "architecture: `amd64` is not `",
         ),
         (three, json!({"cpu": {"preferredCPUTopology": "round"}}), "`round` is unknown"),
     ] {

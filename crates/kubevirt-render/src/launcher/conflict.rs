@@ -28,8 +28,8 @@ pub(super) fn check(
     if let Some(field) = conflicts.into_iter().flatten().next() {
         return Err(machine.invalid(field, problem));
     }
-    // Annotations conflict only if their values differ (`applyInstanceTypeAnnotations`). Those of the machine are in
-    // its template.
+    // Annotations conflict only if their values in the instance type and in the VM's template differ
+    // (`applyInstanceTypeAnnotations`).
     let differs = |key: &str, value: &str| {
         machine.annotations.get(key).is_some_and(|own| own.as_str() != value)
     };

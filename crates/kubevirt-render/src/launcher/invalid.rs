@@ -29,8 +29,8 @@ impl Invalid {
     }
 }
 
-/// Returns kind, namespace and name of an object, for messages. A missing kind is replaced by `object`, a missing
-/// name by `?`.
+/// Returns kind, namespace and name of an object for messages. A missing kind is shown as `object`, a missing name as
+/// `?`.
 pub(super) fn qualified_name(object: &Value) -> String {
     let text = |value: Option<&Value>| {
         value.and_then(Value::as_str).filter(|text| !text.is_empty()).map(str::to_owned)
@@ -44,13 +44,12 @@ pub(super) fn qualified_name(object: &Value) -> String {
     }
 }
 
-/// Parses an object; returns the invalid field if this fails. As in an API server, a field with the value `null`
-/// counts as absent.
+/// Parses an object. Returns the first invalid field if parsing fails. As in an API server, a field with the value
+/// `null` counts as absent.
 pub(super) fn deserialize<T: DeserializeOwned>(object: &Value) -> Result<T, Invalid> {
     let object =
         if has_nulls(object) { Cow::Owned(without_nulls(object)) } else { Cow::Borrowed(object) };
-    // Parsing with the path of each field is slower. Therefore only invalid objects are parsed again in this way, to
-    // find the invalid field.
+    // Only an object that cannot be parsed is parsed again with the path of each field, because this is slower.
     T::deserialize(&*object).or_else(|_| {
         serde_path_to_error::deserialize(&*object).map_err(|error| {
             let field = error.path().to_string();
@@ -59,7 +58,7 @@ pub(super) fn deserialize<T: DeserializeOwned>(object: &Value) -> Result<T, Inva
     })
 }
 
-/// Returns true if a value contains fields with the value `null`, at any depth.
+/// Returns true if a value contains a field with the value `null`, at any depth.
 fn has_nulls(value: &Value) -> bool {
     match value {
         Value::Object(map) => map.values().any(|value| value.is_null() || has_nulls(value)),
@@ -68,7 +67,7 @@ fn has_nulls(value: &Value) -> bool {
     }
 }
 
-/// Returns a value without its fields that have the value `null`, at any depth.
+/// Returns a copy of a value without the fields that have the value `null`, at any depth.
 pub(crate) fn without_nulls(value: &Value) -> Value {
     match value {
         Value::Object(map) => {

@@ -8,9 +8,9 @@ use super::hash::hex_digest;
 use super::machine::Machine;
 use super::version::Version;
 
-/// Maximum length of a label's value.
+/// Maximum number of characters of a label's value in Kubernetes.
 const MAX_LENGTH: usize = 63;
-/// Number of digits of the hash in the shortened name of an instance.
+/// Number of hexadecimal digits of the hash at the end of an instance's shortened name.
 const HASH_LENGTH: usize = 8;
 
 /// Returns the labels of the pod.
@@ -34,7 +34,8 @@ pub(super) fn pod_labels(machine: &Machine, version: Version) -> BTreeMap<String
     labels
 }
 
-/// Returns the name of an instance, shortened to the length of a label's value (`CalculateVirtualMachineInstanceID`).
+/// Returns the name of an instance. A name that is too long for a label's value is shortened and gets a hash at its end
+/// (`CalculateVirtualMachineInstanceID`).
 fn instance_id(name: &str) -> String {
     if name.len() <= MAX_LENGTH {
         return name.to_owned();
@@ -47,7 +48,7 @@ fn instance_id(name: &str) -> String {
 mod tests {
     use super::*;
 
-    /// The hash is that of `printf '%s' NAME | sha1sum`.
+    /// The expected hash consists of the first digits of `printf '%s' NAME | sha1sum`.
     #[test]
     fn a_long_name_is_shortened_to_63_characters() {
         let name = "y".repeat(120);

@@ -1,4 +1,4 @@
-//! A `VirtualMachine` or `VirtualMachineInstance`, without defaults.
+//! A `VirtualMachine` or `VirtualMachineInstance` as it was read, before defaults are set.
 
 use std::collections::BTreeMap;
 
@@ -13,21 +13,21 @@ use berth_kubelet_admission::pod::Guest;
 /// A VirtualMachine or VirtualMachineInstance whose launcher pod is predicted.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Machine {
-    /// Kind, namespace and name for messages: `VirtualMachine tenant-a/web-1`.
+    /// Kind, namespace and name for messages, such as `VirtualMachine tenant-a/web-1`.
     pub object: String,
     /// Namespace of the machine; `default` if the object has no namespace.
     pub namespace: String,
-    /// Name of the machine and of its instance.
+    /// Name of the machine, which is also the name of its VirtualMachineInstance.
     pub name: String,
-    /// `metadata.uid` of the instance; `None` before the instance exists.
+    /// `metadata.uid` of the VirtualMachineInstance; `None` before the VirtualMachineInstance exists.
     pub uid: Option<String>,
-    /// Labels of the instance.
+    /// Labels of the VirtualMachineInstance.
     pub labels: BTreeMap<String, String>,
     pub(super) annotations: BTreeMap<String, String>,
     pub(super) instancetype: Option<Matcher>,
     pub(super) preference: Option<Matcher>,
     pub(super) spec: Spec,
-    /// Path of the instance's spec: `spec.template.spec` or `spec`.
+    /// Path of the VirtualMachineInstance's spec in the object: `spec.template.spec` or `spec`.
     pub(super) spec_path: &'static str,
 }
 
@@ -79,7 +79,7 @@ impl Machine {
     ///
     /// # Errors
     ///
-    /// Returns the malformed field.
+    /// Returns the first malformed field.
     pub fn read(object: &Value) -> Result<Option<Self>, Invalid> {
         let text = |field: &str| object.get(field).and_then(Value::as_str).unwrap_or_default();
         let is_kubevirt = text("apiVersion").starts_with("kubevirt.io/");
@@ -96,7 +96,7 @@ impl Machine {
             Invalid::new(invalid::qualified_name(object), "spec.template", "is missing")
         })?;
         let Metadata { labels, annotations, .. } = template.metadata;
-        // The UID of a VirtualMachine is not the UID of its instance.
+        // The VirtualMachineInstance of a VirtualMachine has a UID of its own, which is not known here.
         let instance = Metadata { uid: String::new(), labels, annotations, ..metadata };
         let mut this = Self::new(object, instance, template.spec, "spec.template.spec")?;
         this.instancetype = spec.instancetype;
@@ -133,8 +133,8 @@ impl Machine {
         })
     }
 
-    /// Returns the properties of the guest that result from the spec. The memory is the amount that the webhook would
-    /// set.
+    /// Returns the properties of the guest according to the spec. If the spec sets no guest memory, the memory is the
+    /// default that KubeVirt's webhook would set.
     #[must_use]
     pub fn guest(&self) -> Guest {
         let cpu = self.spec.domain.cpu.as_ref();
@@ -149,7 +149,8 @@ impl Machine {
         }
     }
 
-    /// Creates an error about a field of the instance's spec. `field` is the path below the spec.
+    /// Creates an error about a field of the VirtualMachineInstance's spec. `field` is the path of the field relative
+    /// to this spec.
     pub(super) fn invalid(&self, field: &str, message: impl Into<String>) -> Invalid {
         Invalid::new(&self.object, format!("{}.{field}", self.spec_path), message)
     }

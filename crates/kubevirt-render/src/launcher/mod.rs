@@ -1,13 +1,14 @@
 //! Predicts the virt-launcher pod of a VM that does not run yet, according to `KubeVirt`'s rules.
 //!
 //! The prediction has three steps, as in a cluster: instance type and preference are applied (`instancetype`,
-//! `conflict`, `topology`, `preference`), the webhook sets defaults and checks the result (`defaults`,
-//! `requirements`, `check`), and the controller renders the pod (`overhead`, `compute`, `containers`, `selector`,
-//! `labels`, `annotations`). Comments name the function of kubevirt/kubevirt that implements a rule. Rules that differ
-//! between KubeVirt releases depend on the [`Version`].
+//! `conflict`, `topology`, `preference`), the webhook sets defaults and checks the result (`defaults`, `requirements`,
+//! `check`), and the controller renders the pod (`overhead`, `compute`, `containers`, `selector`, `labels`,
+//! `annotations`). Comments name the function of kubevirt/kubevirt that implements a rule. Rules that differ between
+//! KubeVirt releases depend on the [`Version`].
 //!
-//! Two parts of the pod cannot be predicted: changes by other webhooks and admission plugins (injected sidecars,
-//! limit ranges), and the pod anti-affinity for persistent reservations, which depends on the UIDs of claims.
+//! Two parts of the pod cannot be predicted: changes by other webhooks and admission plugins (injected sidecars, limit
+//! ranges), and the pod anti-affinity for SCSI persistent reservations, which depends on the UIDs of
+//! PersistentVolumeClaims.
 
 mod amounts;
 mod annotations;

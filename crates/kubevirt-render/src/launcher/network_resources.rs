@@ -1,8 +1,8 @@
-//! Device plugin resources of a pod's networks that the pod does not request itself.
+//! Device plugin resources of a pod's networks that the pod itself does not request.
 //!
 //! With the feature gate `ExternalNetResourceInjection` (on by default since KubeVirt 1.9), launcher pods do not
-//! request the resources of their NetworkAttachmentDefinitions. Another webhook, network-resources-injector, adds the
-//! requests if it is installed. Without it, kube-scheduler does not know which hosts have a network.
+//! request the resources that their NetworkAttachmentDefinitions name. A separate webhook, network-resources-injector,
+//! adds the requests if it is installed. Without the requests, kube-scheduler does not know which hosts have a network.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -13,11 +13,11 @@ use serde::Deserialize;
 use super::annotations::{DEFAULT_NETWORK_ANNOTATION, NETWORKS_ANNOTATION};
 use super::namespace::split_network_name;
 
-/// Maximum length of an annotation that is read. A user can set the annotation of any pod, and the networks of a
-/// launcher pod never need a longer annotation.
+/// Maximum length of an annotation that is parsed. It limits the cost of parsing, because users can set the annotation
+/// of any pod. KubeVirt writes no longer annotation.
 const MAX_ANNOTATION_BYTES: usize = 16 * 1024;
 
-/// An entry of [`NETWORKS_ANNOTATION`], with the fields that identify the NetworkAttachmentDefinition.
+/// An entry of [`NETWORKS_ANNOTATION`], with only the fields that identify the NetworkAttachmentDefinition.
 #[derive(Deserialize)]
 struct Selection {
     name: String,
@@ -25,10 +25,10 @@ struct Selection {
     namespace: String,
 }
 
-/// Returns the NetworkAttachmentDefinitions of a pod in `namespace`, as `namespace/name`, one entry for each
-/// attachment. Multus accepts a JSON list, or names with commas between them, such as `namespace/name@interface`
-/// (`parsePodNetworkAnnotation`). A malformed or very long annotation has no entries: Multus refuses a pod with a
-/// malformed annotation on every host.
+/// Returns the NetworkAttachmentDefinitions to which a pod in `namespace` is attached, as `namespace/name`, with one
+/// entry for each attachment. Multus accepts a JSON list, or names that are separated by commas, such as
+/// `namespace/name@interface` (`parsePodNetworkAnnotation`). Returns no entries for a malformed annotation, because
+/// Multus refuses a pod with a malformed annotation on every host, and for a very long annotation.
 pub(super) fn attached_networks(
     namespace: &str,
     annotations: &BTreeMap<String, String>,
@@ -60,9 +60,9 @@ fn parse_selections(namespace: &str, text: &str) -> Vec<String> {
     names.map(full_name).collect()
 }
 
-/// Returns the pod with one unit of each resource, counting the units that the pod requests already: the container
-/// `compute`, which is the first, also requests the missing units, as if network-resources-injector had changed the
-/// pod.
+/// Returns the pod with requests for one unit of each entry of `resources`, as if network-resources-injector had
+/// changed the pod. If the pod's containers together request too few units, the missing units are added to the first
+/// container, `compute`.
 pub(super) fn with_resources<'a, 'r>(
     pod: &'a Pod,
     resources: impl IntoIterator<Item = &'r str>,
@@ -125,12 +125,12 @@ mod tests {
             assert_eq!(all, [("bridge/a", 2), ("bridge/b", 1)]);
         }
         assert_eq!(counted.containers[1], pod.containers[1]);
-        // The webhook may have added the requests to another container.
+        // Units that another container requests also count, because the webhook may have added them there.
         pod.containers[1].requests.extended.insert("bridge/a".to_owned(), 1);
         assert!(matches!(with_resources(&pod, ["bridge/a"]), Cow::Borrowed(_)));
         let counted = with_resources(&pod, ["bridge/a", "bridge/a"]).into_owned();
         assert_eq!(counted.containers[0].requests.extended["bridge/a"], 1);
-        // A user may request any number of units.
+        // The sum of the requested units must not overflow, because users may request any number of units.
         for container in &mut pod.containers {
             container.requests.extended.insert("bridge/a".to_owned(), u64::MAX);
         }

@@ -19,31 +19,31 @@ use berth_kubelet_admission::pod::{Pod, Resources};
 /// A predicted launcher pod.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Launcher {
-    /// Requests and limits of the pod's containers. The pod has no UID yet.
+    /// Requests and limits of the pod's containers. Its UID is empty, because the pod does not exist yet.
     pub pod: Pod,
     /// Device plugin resources of the machine's networks that the pod does not request, because the feature gate
-    /// `ExternalNetResourceInjection` leaves these requests to another webhook. Only hosts with these resources have
+    /// `ExternalNetResourceInjection` leaves these requests to a separate webhook. Only hosts with these resources have
     /// the networks.
     pub unrequested_resources: Vec<String>,
-    /// Bytes of the node's disk that the pod requests. These bytes belong to no NUMA zone and therefore are not in
-    /// `pod`.
+    /// Bytes of the node's disk that the pod requests. They are not part of `pod`, because they belong to no NUMA zone.
     pub ephemeral_storage: u64,
     /// Memory of the guest in bytes.
     pub guest_memory: u64,
-    /// Memory overhead in bytes, as `KubeVirt` calculates it.
+    /// Memory overhead of the pod in bytes, as `KubeVirt` calculates it.
     pub memory_overhead: u64,
-    /// vCPUs of the guest.
+    /// Number of vCPUs of the guest.
     pub vcpus: u32,
-    /// True if the guest's CPUs are dedicated CPUs of the host.
+    /// True if the host's CPUs for the guest are exclusive (`dedicatedCpuPlacement`).
     pub is_dedicated: bool,
-    /// True if the guest has the NUMA zones of the host (`guestMappingPassthrough`). The guest's memory is split
-    /// evenly over these zones.
+    /// True if the guest has a NUMA zone for each host zone that contains its CPUs (`guestMappingPassthrough`). The
+    /// guest's memory is then split evenly over these host zones.
     pub numa_passthrough: bool,
     /// Namespace of the pod.
     pub namespace: String,
     /// Labels of the pod.
     pub labels: BTreeMap<String, String>,
-    /// Annotations of the pod that depend on the machine: those of the machine, and the networks for Multus.
+    /// Annotations of the pod that depend on the machine: the machine's own annotations, and the list of networks for
+    /// Multus.
     pub annotations: BTreeMap<String, String>,
     /// Labels that a node must have (`spec.nodeSelector` of the pod).
     pub node_selector: BTreeMap<String, String>,
@@ -53,16 +53,16 @@ pub struct Launcher {
     pub tolerations: Vec<Toleration>,
     /// Topology spread constraints of the pod.
     pub spread: Vec<TopologySpreadConstraint>,
-    /// Scheduler of the pod.
+    /// Name of the pod's scheduler (`spec.schedulerName`).
     pub scheduler_name: String,
-    /// Priority class of the pod, if the pod has one.
+    /// Name of the pod's priority class; `None` if the pod has none.
     pub priority_class: Option<String>,
-    /// Claims of dynamic resource allocation, by their names in the pod. The devices of the claims are not known.
+    /// Names, in the pod, of its claims of dynamic resource allocation. The devices of these claims are not known.
     pub resource_claims: Vec<String>,
 }
 
 impl Launcher {
-    /// Returns the pod as a placement must count it: the container `compute` also requests one unit of each entry of
+    /// Returns the pod as a placement must count it: the container `compute` also requests one unit of each of the
     /// [`unrequested_resources`](Self::unrequested_resources), as if network-resources-injector had changed the pod.
     #[must_use]
     pub fn placement_pod(&self) -> Cow<'_, Pod> {
@@ -74,7 +74,7 @@ impl Launcher {
 ///
 /// # Errors
 ///
-/// Returns the object, the field and the problem if `KubeVirt` would reject the machine.
+/// Returns an error with the object, the field and the problem if `KubeVirt` would reject the machine.
 pub fn predict(
     machine: &Machine,
     configuration: &Configuration,
@@ -87,7 +87,7 @@ pub fn predict(
         preference::apply_autoattach(preference, &mut machine.spec);
     }
     if machine.spec_path != "spec" {
-        // For a VirtualMachine, the controller adds the network before the instance type is applied.
+        // The controller adds the default network to a VirtualMachine before it applies the instance type.
         defaults::add_default_network(&mut machine.spec);
     }
     if let Some(instancetype) = instancetype {
@@ -146,7 +146,8 @@ pub(super) fn render(
                 )?;
             container.is_sidecar = spec.is_sidecar;
             target.push(container);
-            // Init containers that are not sidecars run one after the other, before the other containers.
+            // Init containers that are not sidecars run one after the other, before the other containers, so the sum of
+            // their storage requests does not matter.
             if is_init {
                 init_storage = disk.max(init_storage)
             } else {
@@ -187,7 +188,7 @@ pub(super) fn render(
     })
 }
 
-/// Returns the overhead of the pod's runtime class.
+/// Returns the pod overhead of the runtime class that the `KubeVirt` object configures for launcher pods.
 fn runtime_overhead(
     configuration: &Configuration,
     objects: &ClusterObjects,

@@ -1,12 +1,12 @@
-//! Sets empty fields of a machine from a preference (`pkg/instancetype/preference/apply`).
+//! Sets fields that a machine does not set to the values of its preference (`pkg/instancetype/preference/apply`).
 
 use super::instancetype_spec::Preference;
 use super::machine::Machine;
 use super::spec::Spec;
 use super::version::Version;
 
-/// Sets the unset fields `autoattach...` of a machine from a preference (`ApplyAutoAttachPreferences`). The default
-/// network depends on `autoattachPodInterface`.
+/// Sets the fields `autoattach...` that a machine does not set (`ApplyAutoAttachPreferences`). This must precede adding
+/// the default network, which depends on `autoattachPodInterface`.
 pub(super) fn apply_autoattach(preference: &Preference, spec: &mut Spec) {
     let (devices, prefer) = (&mut spec.domain.devices, &preference.devices);
     for (field, preferred) in [
@@ -18,8 +18,8 @@ pub(super) fn apply_autoattach(preference: &Preference, spec: &mut Spec) {
     }
 }
 
-/// Sets a machine's empty fields from a preference (`preference/apply/vmi.go`). The instance type must have been
-/// applied before.
+/// Sets the fields that a machine does not set to the values of its preference (`preference/apply/vmi.go`). The
+/// instance type must be applied first.
 pub(super) fn apply(machine: &mut Machine, preference: &Preference, version: Version) {
     apply_autoattach(preference, &mut machine.spec);
     let domain = &mut machine.spec.domain;
@@ -44,7 +44,8 @@ pub(super) fn apply(machine: &mut Machine, preference: &Preference, version: Ver
     if domain.machine.kind.is_empty() {
         domain.machine.kind.clone_from(&preference.machine.preferred_machine_type);
     }
-    // `applyLaunchSecurityPreferences` exists since 1.9, `ApplyArchitecturePreferences` since 1.7.
+    // KubeVirt applies launch security since 1.9 (`applyLaunchSecurityPreferences`), and the architecture since 1.7
+    // (`ApplyArchitecturePreferences`).
     if version.is_at_least(9, 0) {
         domain.launch_security = domain.launch_security.or(preference.preferred_launch_security);
     }

@@ -1,4 +1,4 @@
-//! Requirements of a preference on a machine: CPUs, memory, architecture (`preference/requirements`).
+//! Checks what a preference requires of a machine: CPUs, memory, architecture (`preference/requirements`).
 
 use berth_api::Quantity;
 
@@ -12,7 +12,7 @@ use super::version::Version;
 ///
 /// # Errors
 ///
-/// Returns the first field whose value is too small or different. The path is spelled as in `KubeVirt`'s answer.
+/// Returns the first field that does not meet a requirement, with the same field path as in `KubeVirt`'s error.
 pub(super) fn check(
     machine: &Machine,
     instancetype: Option<&Instancetype>,
@@ -32,15 +32,16 @@ pub(super) fn check(
     {
         let own = &machine.spec.architecture;
         if own != architecture {
-            let message = format!("`{own}`: the preference requires `{architecture}`");
+            let message = format!("`{own}` is not `{architecture}`, which the preference requires");
             return Err(machine.invalid("architecture", message));
         }
     }
     Ok(())
 }
 
-/// Checks the number of vCPUs (`checkCPU`). Without an instance type, the number is the product of only those fields
-/// over which the preference spreads vCPUs. A field that the machine does not set counts as 0.
+/// Checks the number of vCPUs (`checkCPU`). With an instance type, this is the number of the instance type. Without
+/// one, it is the product of those fields (sockets, cores, threads) over which the preference spreads vCPUs; a field
+/// that the machine does not set counts as 0.
 fn check_cpus(
     machine: &Machine,
     instancetype: Option<&Instancetype>,
@@ -50,7 +51,8 @@ fn check_cpus(
     if let Some(instancetype) = instancetype {
         let vcpus = instancetype.cpu.guest;
         return if vcpus < required {
-            let message = format!("{vcpus} vCPUs: the preference requires {required}");
+            let message =
+                format!("{vcpus} vCPUs are fewer than the {required} that the preference requires");
             Err(Invalid::new(&machine.object, "spec.instancetype", message))
         } else {
             Ok(())
@@ -78,7 +80,8 @@ fn check_cpus(
     }
     let path = |name: &str| format!("{}.domain.cpu.{name}", machine.spec_path);
     let paths: Vec<String> = counts.iter().map(|(name, _)| path(name)).collect();
-    let message = format!("{vcpus} vCPUs: the preference requires {required}");
+    let message =
+        format!("{vcpus} vCPUs are fewer than the {required} that the preference requires");
     Err(Invalid::new(&machine.object, paths.join(", "), message))
 }
 
@@ -92,7 +95,8 @@ fn check_memory(
     if guest >= required {
         return Ok(());
     }
-    let message = format!("{guest} of memory: the preference requires {required}");
+    let message =
+        format!("{guest} of memory is less than the {required} that the preference requires");
     Err(match instancetype {
         Some(_) => Invalid::new(&machine.object, "spec.instancetype", message),
         None => machine.invalid("domain.memory", message),
