@@ -46,7 +46,8 @@ impl PendingVm {
     /// Parses a VirtualMachineInstance. Returns `None` if the VM is on a host, has ended, uses another scheduler, or
     /// has no PersistentVolumeClaims.
     ///
-    /// # Errors Returns an error if the launcher pod of the VM cannot be predicted.
+    /// # Errors
+    /// Returns an error if the launcher pod of the VM cannot be predicted.
     pub fn read(object: &Value, configuration: &Configuration) -> Result<Option<Self>, VmError> {
         let text = |pointer| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
         let is_waiting = matches!(text("/status/phase"), "" | "Pending" | "Scheduling");

@@ -77,7 +77,8 @@ pub enum CallBodyError {
 
 /// Parses the body of a `filter` call.
 ///
-/// # Errors Returns an error if the body is malformed, has no pod, or has Node objects instead of the names of hosts.
+/// # Errors
+/// Returns an error if the body is malformed, has no pod, or has Node objects instead of the names of hosts.
 pub fn parse_filter_args(body: &[u8]) -> Result<FilterArgs<'_>, CallBodyError> {
     let args: ExtenderArgs<'_> = parse_body("filter", body)?;
     let pod = args.pod.ok_or(CallBodyError::MissingPod)?;

@@ -25,7 +25,8 @@ pub struct VmInstance {
 impl VmInstance {
     /// Parses a VirtualMachineInstance, and returns its UID and its fields.
     ///
-    /// # Errors Returns an error if the object is of another kind or malformed.
+    /// # Errors
+    /// Returns an error if the object is of another kind or malformed.
     pub fn read(object: &Value) -> Result<(String, Self), VmError> {
         let text = |pointer| object.pointer(pointer).and_then(Value::as_str);
         let uid = text("/metadata/uid").unwrap_or_default().to_owned();

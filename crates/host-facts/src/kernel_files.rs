@@ -13,7 +13,8 @@ pub fn boot_id(root: &Root) -> Option<String> {
 /// Reads a file with a CPU list. Kernels write an empty set as an empty string, as `(null)`, or as a NUL byte
 /// (`nohz_full` occurs in all three forms). The value of `isolcpus=` may have flags before the list.
 ///
-/// # Errors Returns the errors of [`Root::read`], and an error if the text is not a CPU list.
+/// # Errors
+/// Returns the errors of [`Root::read`], and an error if the text is not a CPU list.
 pub fn read_cpu_list(root: &Root, path: &str) -> Result<CpuSet, ReadError> {
     let text = root.read(path)?;
     if text == "(null)" {

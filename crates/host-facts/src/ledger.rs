@@ -182,8 +182,9 @@ pub enum LedgerError {
 impl Ledger {
     /// Reads the ledger from its file. If the file does not exist, the ledger is empty.
     ///
-    /// # Errors Returns an error if the file exists but cannot be read. The caller must then change no settings,
-    /// because their original values would be lost.
+    /// # Errors
+    /// Returns an error if the file exists but cannot be read. The caller must then change no settings, because their
+    /// original values would be lost.
     pub fn read(root: &Root, boot_id: Option<&str>) -> Result<Self, ReadError> {
         let text = match root.read_large(LEDGER_FILE) {
             Err(error) if error.is_not_found() => return Ok(Self::default()),
@@ -198,7 +199,8 @@ impl Ledger {
     /// Parses the content of the ledger's file. If `boot_id`, the id of the current boot, differs from the boot id in
     /// the file, only the paths of created files are returned.
     ///
-    /// # Errors Returns an error if the text is not a valid ledger.
+    /// # Errors
+    /// Returns an error if the text is not a valid ledger.
     pub fn parse(text: &str, boot_id: Option<&str>) -> Result<Self, LedgerError> {
         let document: LedgerFile = serde_json::from_str(text)
             .map_err(|error| LedgerError::InvalidSyntax(error.to_string()))?;

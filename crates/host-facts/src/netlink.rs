@@ -50,7 +50,8 @@ pub const DATAGRAM_SIZE: usize = 256 << 10;
 impl NetlinkReader {
     /// Opens a socket for route netlink.
     ///
-    /// # Errors Returns an error if the kernel lacks route netlink. All supported kernels have it.
+    /// # Errors
+    /// Returns an error if the kernel lacks route netlink. All supported kernels have it.
     pub fn open() -> io::Result<Self> {
         let (socket, datagram) = (open_socket(NETLINK_ROUTE)?, Vec::with_capacity(DATAGRAM_SIZE));
         Ok(Self { socket, sequence: 0, datagram })
@@ -59,8 +60,9 @@ impl NetlinkReader {
     /// Requests a dump and returns the values that `read` extracts from the messages. Storing the complete messages
     /// would need ten times as much memory.
     ///
-    /// # Errors Returns an error if the kernel refuses the request, if it does not answer for a minute, or if something
-    /// changed during each attempt.
+    /// # Errors
+    /// Returns an error if the kernel refuses the request, if it does not answer for a minute, or if something changed
+    /// during each attempt.
     pub fn dump<T>(
         &mut self,
         request: &Message,
@@ -72,7 +74,8 @@ impl NetlinkReader {
 
     /// Requests one object; returns `None` if the object does not exist.
     ///
-    /// # Errors Returns an error if the kernel refuses the request, or does not answer for a minute.
+    /// # Errors
+    /// Returns an error if the kernel refuses the request, or does not answer for a minute.
     pub fn get_object(&mut self, request: Message) -> io::Result<Option<Message>> {
         refuse_changes(&request)?;
         let sequence = self.next_sequence();
@@ -189,7 +192,8 @@ fn refuse_changes(request: &Message) -> io::Result<()> {
 
 /// Opens a socket for requests in a netlink protocol.
 ///
-/// # Errors Returns an error if the kernel does not support the protocol.
+/// # Errors
+/// Returns an error if the kernel does not support the protocol.
 pub fn open_socket(protocol: isize) -> io::Result<Socket> {
     let mut socket = Socket::new(protocol)?;
     socket.bind_auto()?;
@@ -204,7 +208,8 @@ pub fn open_socket(protocol: isize) -> io::Result<Socket> {
 /// Receives one datagram into `datagram`, whose previous content is removed. `sender` names the sender in error
 /// messages.
 ///
-/// # Errors Returns an error if no datagram arrives for a minute, or if the datagram is larger than the buffer.
+/// # Errors
+/// Returns an error if no datagram arrives for a minute, or if the datagram is larger than the buffer.
 pub fn receive_datagram(socket: &Socket, datagram: &mut Vec<u8>, sender: &str) -> io::Result<()> {
     loop {
         datagram.clear();

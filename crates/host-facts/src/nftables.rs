@@ -97,7 +97,8 @@ const MAX_DUMP_ATTEMPTS: usize = 8;
 impl NftablesReader {
     /// Opens a socket, for which the kernel loads its module `nfnetlink`.
     ///
-    /// # Errors Returns an error if the kernel does not support the netfilter netlink protocol.
+    /// # Errors
+    /// Returns an error if the kernel does not support the netfilter netlink protocol.
     pub fn open() -> io::Result<Self> {
         let (socket, datagram) =
             (open_socket(NETLINK_NETFILTER)?, Vec::with_capacity(DATAGRAM_SIZE));

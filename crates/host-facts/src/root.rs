@@ -119,7 +119,8 @@ impl Root {
     /// Returns the root of this running machine for an agent in a container. `path` is the folder at which the host's
     /// `/` or its folders `proc/`, `sys/`, ... are mounted.
     ///
-    /// # Errors Returns an error if the path is not a folder that can be opened.
+    /// # Errors
+    /// Returns an error if the path is not a folder that can be opened.
     pub fn open_live_mounted_at(path: &Path) -> Result<Self, RootError> {
         Ok(Self { is_live: true, ..Self::open(path)? })
     }
@@ -127,7 +128,8 @@ impl Root {
     /// Returns the root of a captured tree. `path` is the folder with the tree's `proc/`, `sys/`, ...; `/` means this
     /// running machine.
     ///
-    /// # Errors Returns an error if the path is not a folder that can be opened.
+    /// # Errors
+    /// Returns an error if the path is not a folder that can be opened.
     pub fn open(path: &Path) -> Result<Self, RootError> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let folder = open(path, flags, Mode::empty()).map_err(|errno| RootError {
@@ -172,15 +174,16 @@ impl Root {
     /// Reads the text of a file. White space and NUL bytes at the beginning and the end, which some kernels leave in
     /// attributes, are removed. Invalid UTF-8 is replaced by replacement characters.
     ///
-    /// # Errors Returns an error if the file does not exist, may not be read, is not a regular file, or has more than 1
-    /// MiB.
+    /// # Errors
+    /// Returns an error if the file does not exist, may not be read, is not a regular file, or has more than 1 MiB.
     pub fn read(&self, path: &str) -> Result<String, ReadError> {
         self.read_text_up_to(path, MAX_SMALL_FILE_BYTES)
     }
 
     /// Reads the text of a file like [`Self::read`], but up to 64 MiB.
     ///
-    /// # Errors Returns the errors of [`Self::read`].
+    /// # Errors
+    /// Returns the errors of [`Self::read`].
     pub fn read_large(&self, path: &str) -> Result<String, ReadError> {
         self.read_text_up_to(path, MAX_LARGE_FILE_BYTES)
     }

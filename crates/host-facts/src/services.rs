@@ -18,7 +18,8 @@ pub trait HostServices {
     /// Requests the pods and devices from the kubelet's PodResources API. Returns `None` if the host does not have the
     /// API's socket.
     ///
-    /// # Errors Returns an error if the kubelet does not answer in time, or if its answer is invalid.
+    /// # Errors
+    /// Returns an error if the kubelet does not answer in time, or if its answer is invalid.
     fn request_pod_resources(
         &self,
         root: &Root,

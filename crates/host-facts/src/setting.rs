@@ -115,7 +115,8 @@ impl SystemdUnit {
 impl Setting {
     /// Parses a value of this setting in the format that [`SettingValue`]'s `Display` writes.
     ///
-    /// # Errors Returns an error if the text is not a value of this setting.
+    /// # Errors
+    /// Returns an error if the text is not a value of this setting.
     pub fn parse_value(&self, text: &str) -> Result<SettingValue, ParseSettingError> {
         let number = || text.parse().ok().map(SettingValue::Number);
         let cpus = || text.parse().ok().map(SettingValue::Cpus);

@@ -36,7 +36,8 @@ pub fn observe(root: &Root, links: &Links, ledger: &Ledger, notes: &mut Notes) -
 
 /// Requests the table from the kernel.
 ///
-/// # Errors Returns the errors of [`NftablesReader::read`].
+/// # Errors
+/// Returns the errors of [`NftablesReader::read`].
 pub fn read_filter(nftables: &mut NftablesReader) -> std::io::Result<BridgeFilter> {
     let result = nftables.read(TABLE_NAME);
     let errno = result.as_ref().err().and_then(std::io::Error::raw_os_error).map(Errno::from_raw);

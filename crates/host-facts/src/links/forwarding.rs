@@ -13,8 +13,9 @@ use crate::netlink::NetlinkReader;
 /// the bridge has no entry for the address. `port` is the interface index of any port of the bridge. `vlan` is the VLAN
 /// of the frames if the bridge filters VLANs.
 ///
-/// # Errors Returns an error if `port` is not a port of a bridge, or if the kernel is older than 5.0 and cannot return
-/// a single entry.
+/// # Errors
+/// Returns an error if `port` is not a port of a bridge, or if the kernel is older than 5.0 and cannot return a single
+/// entry.
 pub fn read_forwarding_entry(
     port: u32,
     mac: MacAddress,

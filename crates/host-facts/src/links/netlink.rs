@@ -453,7 +453,8 @@ pub(super) const fn to_ip_address(address: &RouteAddress) -> Option<IpAddr> {
 
 /// Reads the names and interface indexes of all links.
 ///
-/// # Errors Returns an error if the kernel does not answer.
+/// # Errors
+/// Returns an error if the kernel does not answer.
 pub fn read_link_indexes(netlink: &mut NetlinkReader) -> io::Result<BTreeMap<LinkName, u32>> {
     let name_and_index = |message: &LinkMessage| {
         let name = message.attributes.iter().find_map(|attribute| match attribute {

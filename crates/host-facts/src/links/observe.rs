@@ -13,7 +13,8 @@ use crate::root::Root;
 /// Reads the links and routes of the running kernel, without facts from sysfs and about other programs, to verify a
 /// change.
 ///
-/// # Errors Returns an error if the kernel does not answer.
+/// # Errors
+/// Returns an error if the kernel does not answer.
 pub fn observe_live() -> std::io::Result<Links> {
     let dump = netlink::dump_links_and_routes()?;
     let mut links = Links { all: dump.links, are_routes_known: true, ..Links::default() };
@@ -24,7 +25,8 @@ pub fn observe_live() -> std::io::Result<Links> {
 
 /// Reads the links of the running kernel and their VLANs, without addresses and routes.
 ///
-/// # Errors Returns an error if the kernel does not answer.
+/// # Errors
+/// Returns an error if the kernel does not answer.
 pub fn observe_ports() -> std::io::Result<Links> {
     let mut all = netlink::dump_links_with_vlans(&mut NetlinkReader::open()?)?;
     all.sort_by(|a, b| a.name.cmp(&b.name));

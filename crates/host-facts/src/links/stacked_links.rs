@@ -17,7 +17,8 @@ use crate::root::Root;
 /// Reads a link and its master (a bridge or bond), the ports of both, and the links that are stacked on them. Only
 /// about ten links are read on a host with thousands of links.
 ///
-/// # Errors Returns an error if the kernel does not answer. It is then unknown which links depend on the link.
+/// # Errors
+/// Returns an error if the kernel does not answer. It is then unknown which links depend on the link.
 pub fn read_stacked_links(
     netlink: &mut NetlinkReader,
     root: &Root,
