@@ -22,7 +22,7 @@ pub(super) struct ReservationTable {
 
 /// Result of [`ReservationTable::restore`].
 pub(super) enum RestoreResult {
-    /// No reservation was removed, or it was the reservation on a host that the engine does not know.
+    /// No reservation was removed, or the engine does not know the host of the removed reservation.
     NotRestored,
     /// The removed reservation is not restored; its host, which is given, may have more free resources than before.
     ReleasedHost(HostId),

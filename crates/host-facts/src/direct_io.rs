@@ -18,7 +18,7 @@ use crate::root::Root;
 pub const DEFAULT_PATHS: [&str; 4] =
     ["/var/lib/containerd", "/var/lib/containers", "/var/lib/kubelet", "/var/lib/kubevirt"];
 
-/// Maximum number of files of a folder that are tried until one can be opened.
+/// Maximum number of a folder's entries that are tried until a file can be opened.
 const MAX_ENTRIES: usize = 256;
 
 /// Tests each existing path of `paths`. The result has no entry for a path that does not exist.

@@ -20,7 +20,7 @@ pub struct PodAllocations {
     pub pod_resources: Option<PodResourcesList>,
     /// Namespace and name of each pod, by UID.
     pub pod_names: BTreeMap<String, (String, String)>,
-    /// Huge page limits of each pod's control group in bytes, by UID of the pod and page size. Every pod that has a
+    /// Huge page limits of each pod's control group in pages, by UID of the pod and page size. Every pod that has a
     /// control group has an entry, which may be empty.
     pub hugepage_limits: BTreeMap<String, BTreeMap<PageSize, u64>>,
     /// True if the folder of the pods' control groups exists. A pod without an entry in `hugepage_limits` then has no

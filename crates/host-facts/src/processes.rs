@@ -83,8 +83,8 @@ pub fn is_host_process(root: &Root, pid: u32) -> bool {
         line.map(|values| values.split_whitespace().collect::<Vec<_>>()).unwrap_or_default()
     };
     let runs_as_root = field("Uid:").get(1) == Some(&"0");
-    // `NSpid` has one number for each PID namespace that contains the process, beginning with the namespace of this
-    // agent (Linux 4.1).
+    // `NSpid` has one number for each PID namespace that contains the process, beginning with the namespace to which
+    // this `/proc` belongs (Linux 4.1).
     let in_this_pid_namespace = field("NSpid:").len() == 1;
     let Ok(groups) = root.read(&format!("proc/{pid}/cgroup")) else { return false };
     // In a separate cgroup namespace, such as that of the agent's container, the paths of other processes begin with

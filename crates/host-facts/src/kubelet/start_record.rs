@@ -88,8 +88,8 @@ pub(super) fn process_start_time(root: &Root, pid: u32) -> Option<u64> {
 /// Returns the reason why the running process may have read an earlier version of a file: a file has changed since the
 /// process started, or the times cannot be compared. Returns `None` if no file has changed.
 ///
-/// The times are accurate to a few hundredths of a second. This is sufficient, because a process reads its first file
-/// later than that after its start. `btime` of `/proc/stat` cannot be used on a running machine: it is truncated to
+/// The times are accurate to a few hundredths of a second. This is sufficient, because a process needs longer from its
+/// start until it reads its first file. `btime` of `/proc/stat` cannot be used on a running machine: it is truncated to
 /// seconds, and kubeadm starts the kubelet in the same second in which it writes the configuration file.
 pub(super) fn find_change_after_start(
     root: &Root,

@@ -89,7 +89,7 @@ pub(super) fn render(
 }
 
 impl ResourceLists {
-    /// Requests disk space for the files of virt-launcher itself (`WithEphemeralStorageRequest`).
+    /// Requests disk space for virt-launcher itself (`WithEphemeralStorageRequest`).
     fn add_ephemeral_storage(&mut self) {
         let launcher_storage = Quantity::from_units(50_000_000);
         let request = self.requests.entry(EPHEMERAL_STORAGE.to_owned()).or_default();
