@@ -39,8 +39,8 @@ impl PodQueue {
         self.refused_pods.remove(uid);
     }
 
-    /// Removes a pod that has received a reservation from the refused pods and the pods with unknown VMs. The pod
-    /// remains in `unassigned_pods` until it is bound.
+    /// Records that a pod has a reservation: removes it from `refused_pods` and `unknown_instances`. The pod remains in
+    /// `unassigned_pods` until it is bound.
     pub(super) fn mark_reserved(&mut self, uid: &str) {
         self.refused_pods.remove(uid);
         self.unknown_instances.remove(uid);

@@ -36,7 +36,7 @@ pub(super) enum Stage {
     /// The pod is on the host. `since` is the time of the binding, or of the event that showed the pod on the host.
     Bound { since: Instant },
     /// The first-consumer pod has ended, and the resources are reserved for the VM's launcher pod. The reservation
-    /// expires at `until`; `None` if it does not expire.
+    /// expires at `until`, or does not expire if `until` is `None`.
     Kept { until: Option<Instant> },
     /// The pod has ended, and the kubelet may not have released the resources yet. The reservation expires at `until`.
     Leaving { until: Instant },

@@ -176,7 +176,7 @@ struct FilterResult<'a> {
     error: &'a str,
 }
 
-/// Returns the response to a `filter` call that at least one host accepts: the names of the accepting hosts.
+/// Returns the response to a `filter` call for a pod that at least one host accepts: the names of these hosts.
 #[must_use]
 pub fn hosts_response(names: &[&str]) -> String {
     to_json(&FilterResult {

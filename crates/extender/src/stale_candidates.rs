@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use berth_placement::inventory::ReportedHost;
 
-/// An allocation without a control group and without exclusive CPUs in its host's report.
+/// An allocation that nothing uses: in the host's report, its pod has neither a control group nor exclusive CPUs.
 #[derive(Clone, Copy, Debug)]
 struct StaleCandidate {
     /// True if an earlier report showed a control group of the pod, which the kubelet has therefore removed.

@@ -4,8 +4,8 @@
 //! The watch of instances may lag behind the watch of pods, so the extender delays the answer to the first `filter`
 //! call for such a pod. kube-scheduler sends one call at a time and waits for each answer: if the extender delayed
 //! every answer, a single pod whose VM is never created would delay all other pods by a second again and again.
-//! Therefore calls for a pod are delayed only during the first [`HOLD_DURATION`]. If the pod's VM is still unknown
-//! afterwards, no calls for pods of the same namespace are delayed for [`HOLD_COOLDOWN`].
+//! Therefore answers for a pod are delayed only during one second ([`HOLD_DURATION`]). If the pod's VM is still unknown
+//! afterwards, no answers for pods of the same namespace are delayed for a minute ([`HOLD_COOLDOWN`]).
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -27,8 +27,8 @@ pub(super) struct UnknownInstances {
 
 impl UnknownInstances {
     /// Returns true if the extender should delay the answer to a `filter` call for this pod. Records the pod at its
-    /// first call. If an answer for the pod was delayed and the pod's VM is still unknown, starts the [`HOLD_COOLDOWN`]
-    /// of the namespace.
+    /// first call. If an answer for the pod was delayed and the pod's VM is still unknown, starts the cooldown of the
+    /// namespace ([`HOLD_COOLDOWN`]).
     pub(super) fn should_hold(
         &mut self,
         now: Instant,

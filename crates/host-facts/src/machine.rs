@@ -105,8 +105,8 @@ pub fn os_release_field(text: &str, name: &str) -> Option<String> {
 
 /// Returns the hypervisor that runs this machine, [`Hypervisor::None`] if the machine is not a VM, and `None` if this
 /// is unknown. The hypervisor's name is in CPUID or DMI. Without a name, the machine is a VM if the CPU flag
-/// `hypervisor`, the firmware's flag for VMs or a device tree shows this. It is not a VM if the CPU flag of an x86 CPU,
-/// or the firmware's flag, is missing.
+/// `hypervisor`, the firmware's flag for VMs or a device tree shows this. Otherwise the machine is not a VM if the CPU
+/// has x86 flags, or if the firmware's flag can be read and is not set.
 fn detect_hypervisor(
     root: &Root,
     cpuinfo: &CpuInfo,

@@ -1,7 +1,7 @@
 //! Makes text that was read from a host safe for API objects and terminals.
 
-/// Replaces line ends and control characters. Strings from firmware and drives can contain any bytes, and must not
-/// contain escape sequences that a terminal would execute.
+/// Replaces line ends and control characters. Strings from firmware and drives can contain any bytes, even escape
+/// sequences, which a terminal that shows the string would execute.
 #[must_use]
 pub fn sanitize_to_one_line(text: &str) -> String {
     let sanitize = |c: char| match c {

@@ -16,8 +16,8 @@ pub(super) struct Grant {
     pub(super) devices: Vec<DeviceGrant>,
 }
 
-/// Subtracts the memory that a container reuses from the init containers among `before`, the grants of the pod's
-/// earlier containers (`updateInitContainersMemoryBlocks`).
+/// `blocks` is the memory of a container, which may reuse memory of the pod's init containers. Subtracts the reused
+/// memory from the grants of these init containers, which are in `before` (`updateInitContainersMemoryBlocks`).
 pub(super) fn subtract_reused_memory(before: &mut [Grant], blocks: &[Block]) {
     for block in blocks {
         let mut size = block.size;

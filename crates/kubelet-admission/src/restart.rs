@@ -18,14 +18,14 @@ pub enum RestartPrediction {
     Nondeterministic,
 }
 
-/// The kubelet's only error about a state that the kubelet itself has written.
+/// The kubelet's error message. No other error is possible, because the kubelet itself has written the state.
 const REFUSAL_MESSAGE: &str =
     "[memorymanager] the expected machine state is different from the real one";
 
 impl HostState {
     /// Predicts whether a restarted kubelet accepts the state of its Memory Manager. The Memory Manager refuses the
-    /// state if its data about the zones differ from the sum of the pods' memory. They differ if a pod was given memory
-    /// of a single zone that belongs to a group of zones, which the policy best-effort permits.
+    /// state if its data about the zones differ from the sum of the pods' memory. They differ if a pod has received
+    /// memory of a single zone that belongs to a group of zones, which the policy best-effort permits.
     #[must_use]
     pub fn predict_restart(&self) -> RestartPrediction {
         let host = self.host();

@@ -56,7 +56,7 @@ fn pod_must_fit_in_every_admission_order() {
         FilterAnswer::ReservedHost("a"),
         "the bindings are recent, so the admission order is known"
     );
-    // So late, the report should list the pods but does not, so the order in which they are admitted is unknown.
+    // At this time, the report should list the pods, but does not, so the order of their admission is unknown.
     let late = now + REPORT_DELAY;
     assert!(matches!(extender.answer_bind(late, "more", "a", None), BindAnswer::Refused(_)));
     assert_eq!(refusal_reason(extender.answer_filter(late, &more, &["a"])), UNREPORTED_REASON);

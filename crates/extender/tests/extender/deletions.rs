@@ -45,8 +45,8 @@ fn a_deleted_node_is_not_counted() {
     add_bound_pod(&mut extender, now, pod_with_spread_constraint("one"), "a");
     add_bound_pod(&mut extender, now, pod_with_spread_constraint("two"), "b");
     let third = pod_with_spread_constraint("three");
-    // kube-scheduler does not offer host c. Because host c has none of these pods, the constraint permits no second one
-    // on the hosts a and b.
+    // kube-scheduler does not offer host c. Because host c has none of these pods, the constraint permits no second
+    // such pod on host a or b.
     assert!(matches!(extender.answer_filter(now, &third, &["a", "b"]), FilterAnswer::Refused(_)));
     extender.delete_node("c");
     assert_eq!(
@@ -109,7 +109,7 @@ fn terminating_pod_without_exclusive_resources_does_not_block_a_recreated_node()
     assert_eq!(extender.answer_filter(now, &vm, &["a"]), FilterAnswer::ReservedHost("a"));
 }
 
-/// Together with the Node, the API server deletes its pods, but the kubelet runs the pods for a moment longer.
+/// The API server deletes a Node's pods together with the Node, but the kubelet runs the pods for a moment longer.
 #[test]
 fn resources_of_a_deleted_node_are_released_after_a_delay() {
     let now = Instant::now();

@@ -1,5 +1,5 @@
-//! Networks of a launcher pod that does not request the device plugin resources of its networks (feature gate
-//! `ExternalNetResourceInjection` of KubeVirt): the pod is placed only on a host that has these resources.
+//! Tests that a launcher pod which does not request the device plugin resources of its networks (feature gate
+//! `ExternalNetResourceInjection` of KubeVirt) is placed only on a host that has these resources.
 
 use std::time::Instant;
 

@@ -204,8 +204,8 @@ fn hosts_with_stale_memory_accept_pods() {
         for uid in uids {
             cluster.delete_pod(&uid, false);
         }
-        // A host may await a report for a minute. After a restart of the extender, it may also await the removal of a
-        // pod that the extender does not know for a minute.
+        // A host may await a report for a minute. After a restart of the extender, it may also await, for another
+        // minute, the removal of a pod that the extender does not know.
         for _ in 0..5 {
             cluster.advance_time(Duration::from_secs(40));
         }

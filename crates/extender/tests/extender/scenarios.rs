@@ -254,8 +254,8 @@ fn a_simulated_reservation_of_a_pod_group_is_replaced_and_expires_soon() {
     let later = now + Duration::from_secs(11);
     extender.expire_timeouts(later);
     assert_eq!(extender.stage_counts().reserved, 0);
-    // If a reservation has expired and the host still has enough free resources, `bind` nevertheless permits the
-    // binding.
+    // Although the reservation has expired, `bind` permits the binding, because the host still has enough free
+    // resources.
     assert_eq!(extender.answer_bind(later, "second", "a", Some(&pods[1])), BindAnswer::SendBinding);
     assert_eq!(extender.answer_filter(later, &other, &["a", "b"]), FilterAnswer::ReservedHost("b"));
     extender.expire_timeouts(later + Duration::from_secs(11));

@@ -45,8 +45,8 @@ fn labelled_pod(name: &str, app: &str) -> v1::Pod {
     pod
 }
 
-/// Returns a VM's pod with the required rule `rule` (`podAffinity` or `podAntiAffinity`) about pods with the label
-/// `app` of this value in the same zone.
+/// Returns a VM's pod with the required rule `rule` (`podAffinity` or `podAntiAffinity`) about pods in the same zone
+/// whose label `app` has the value of the argument `app`.
 fn vm_with_rule(name: &str, rule: &str, app: &str) -> v1::Pod {
     let mut pod = PodBuilder::vm(name, 1).build();
     let required: Value =
@@ -104,7 +104,8 @@ fn unreported_node_accepts_no_vm() {
     assert_eq!(reasons[0].1, "node(s) had no agent report");
     assert_eq!(extender.engine().hosts().count(), 1);
     add_bound_pod(&mut extender, now, PodBuilder::vm("there", 6).build(), "plain");
-    // After the first report of the Node's agent, the pod is still counted only once, by the rules and by the CPUs.
+    // After the first report of the Node's agent, the pod still counts only once, for the rules of other pods and for
+    // the host's CPUs.
     let (facts, _) =
         host_in_zone("plain", "one").reported_host().expect("the host report should be valid");
     extender

@@ -492,7 +492,7 @@ mod tests {
             reserved_memory_of(
                 "kubeReserved: {memory: 1Gi}\nsystemReserved: {memory: 512Mi}\nevictionHard: {memory.available: 10%}"
             ),
-            // The byte more results from the single-precision value of 0.1, which is slightly more than a tenth.
+            // The extra byte results from the single-precision value of 0.1, which is slightly more than a tenth.
             Some(Bytes(((1024 + 512 + 100) << 20) + 1))
         );
         assert_eq!(reserved_memory_of("evictionHard: {memory.available: x}"), None);

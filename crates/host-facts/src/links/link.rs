@@ -31,7 +31,7 @@ pub struct Link {
     pub users_in_other_namespaces: BTreeSet<String>,
     /// VLAN id of a VLAN link.
     pub vlan: Option<u16>,
-    /// True if VLAN filtering is on, if the link is a bridge.
+    /// For a bridge: true if VLAN filtering is on.
     pub vlan_filtering: Option<bool>,
     /// Alias (`ip link set alias`) that an administrator or Berth has set.
     pub alias: Option<String>,
