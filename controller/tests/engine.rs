@@ -2,10 +2,10 @@
 
 #![expect(clippy::expect_used, reason = "tests fail by panicking")]
 
-#[path = "engine/allocated.rs"]
-mod allocated;
 #[path = "engine/allocation.rs"]
 mod allocation;
+#[path = "engine/allocation_invariants.rs"]
+mod allocation_invariants;
 #[path = "engine/host.rs"]
 mod host;
 #[path = "engine/pod.rs"]

@@ -68,7 +68,8 @@ pub(super) struct Arguments {
     /// Seconds between reconcile cycles while no event starts a cycle
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     interval: u64,
-    /// File with the fleet's key, with which agents verify that the switches carry the VLANs of tenants
+    /// File with the key that all hosts on the same switches share: with it, agents verify that the switches carry
+    /// the VLANs of tenants (docs/trunks.md)
     #[arg(long, value_name = "FILE", default_value = "/etc/berth/trunk.key", value_hint = ValueHint::FilePath)]
     trunk_key: PathBuf,
     /// Format of the log on standard error

@@ -19,7 +19,7 @@ pub struct Settings {
     pub listen: Vec<ListenAddress>,
     /// Interval of the timer.
     pub interval: Duration,
-    /// File with the fleet's key for probes of trunks.
+    /// File with the key of probes of trunks, which all hosts on the same switches share.
     pub trunk_key: PathBuf,
 }
 

@@ -18,7 +18,7 @@ pub(super) struct PortProblem {
     pub(super) problem: Problem,
 }
 
-/// A problem.
+/// Problem that a frame on a port shows.
 #[derive(Debug, Clone)]
 pub(super) enum Problem {
     /// Another DHCP server or router sends to the guests.

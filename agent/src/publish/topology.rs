@@ -207,9 +207,9 @@ impl HostResources<'_> {
         }
     }
 
-    /// Returns the number of CPUs that the kubelet can allocate exclusively under the policy `static`. Under the
-    /// policy `none` pods are not bound to a zone, and the plugin would filter the host for all pods if a zone had
-    /// no CPUs, so all CPUs are returned except those reserved by list (`reservedSystemCPUs`).
+    /// Returns the amounts of CPUs of a zone. Under the policy `static`: the CPUs that the kubelet can allocate
+    /// exclusively. Under the policy `none`: all CPUs except those reserved by list (`reservedSystemCPUs`), because pods
+    /// are not bound to a zone then, and the plugin would filter out the host for every pod if a zone had no CPUs.
     fn cpu_amount(&self, zone: &infra_node::Zone) -> Option<ResourceAmounts> {
         let cpus = zone.cpus.as_ref()?;
         let (allocatable, taken) = match self.kubelet.cpu_manager_policy.as_deref()? {

@@ -40,7 +40,7 @@ impl NamespaceArgs {
         fs::canonicalize(&self.dnsmasq).with_context(|| self.dnsmasq.display().to_string())
     }
 
-    /// Returns the first line of `dnsmasq --version`.
+    /// Returns the name and version that `dnsmasq --version` prints, without the copyright.
     pub(super) fn dnsmasq_version(&self) -> Result<String> {
         let program = Program {
             label: "dnsmasq".to_owned(),

@@ -49,7 +49,7 @@ pub(crate) struct Args {
 
 /// Number of frames that all hosts of a segment together send per second while nothing changes (`docs/trunks.md`).
 /// A ping has two frames: the request and the reply.
-const FRAMES_PER_SECOND: u32 = 540;
+const FRAMES_PER_SECOND: u32 = 280;
 
 /// Script that runs both ends. `$vlans`, `$settle` and `$seconds` are the arguments of the benchmark. The result of
 /// the script is what it writes to file descriptor 3.

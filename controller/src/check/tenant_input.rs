@@ -36,6 +36,7 @@ pub enum KubeconfigState {
     Unusable {
         /// Namespace and name of the Secret.
         secret: String,
+        /// Reason why the kubeconfig cannot be used.
         problem: KubeconfigProblem,
     },
 }

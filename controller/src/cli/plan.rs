@@ -38,8 +38,8 @@ pub(super) struct Arguments {
     /// Check that this host can be drained, and if not, show which rule prevents it
     #[arg(long, value_name = "HOST")]
     drain: Option<String>,
-    /// Add hosts to the plan, as in `2xrack1-a`: copies of that host, or of the largest host of a HostProfile.
-    /// Without a number: show how many hosts are needed
+    /// Add hosts to the plan, as in `2xrack1-a`: copies of that host, or of the largest host of a HostProfile. With a
+    /// name only, as in `rack1-a`: compute how many more hosts are needed to place all VMs
     #[arg(long, value_name = "[COUNTx]NAME", num_args = 1..=3)]
     add: Vec<String>,
     /// Output format

@@ -78,9 +78,10 @@ pub fn compare(tenant: &TenantCluster, infra: &BTreeSet<IpAddr>) -> Option<DnsCo
             status: "False",
             reason: ConditionReason::AddressCollision,
             message: format!(
-                "{field}: `{address}` is also an address of NodeLocal DNSCache in the infra cluster, so machines with the name \
-                 servers of their pods cannot resolve names: use another address in the tenant's cluster, or set dnsPolicy: None \
-                 and dnsConfig in its MachineDeployments or in InfraConfig"
+                "{field}: `{address}` is also an address of NodeLocal DNSCache in the infra cluster. Machines that use the name servers of \
+                 their launcher pods cannot resolve names, because NodeLocal DNSCache in the tenant's cluster would forward \
+                 queries to itself: use another address in the tenant's cluster, or set dnsPolicy: None and dnsConfig in its \
+                 MachineDeployments or in InfraConfig"
             ),
         }
     } else {

@@ -12,8 +12,8 @@ use berth_placement::rules::HostId;
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestCaseResult, TestRng, TestRunner};
 
-use super::allocated::{check_allocations, free_resources, total_free_memory};
 use super::allocation::reported_allocation;
+use super::allocation_invariants::{check_allocations, free_resources, total_free_memory};
 use super::host::HostDescription;
 use super::pod::BuiltPod;
 use super::random_choices::RandomChoices;

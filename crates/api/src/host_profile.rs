@@ -121,7 +121,7 @@ pub struct HostProfileStatus {
     Ord,
 )]
 pub enum Class {
-    /// VMs with exclusive CPUs and memory. They are not placed on hosts with kernel samepage merging.
+    /// VMs with dedicated CPUs. They are not placed on hosts with kernel samepage merging, so their memory is not shared.
     Performance,
     /// VMs with a memory request below the guest's memory. They need hosts with kernel samepage merging.
     Density,

@@ -1,7 +1,7 @@
 //! Protection against replayed frames, as in RFC 4303: each counter is accepted only once. Counters may arrive out of
 //! order, within a window.
 
-/// Number of counters below the highest counter that are still accepted.
+/// Number of counters in the window, including the highest counter.
 const WINDOW_SIZE: u64 = 128;
 
 /// The counters that were received in a session.

@@ -196,7 +196,7 @@ pub enum RollbackResult {
         /// The reason for the rollback.
         #[source]
         cause: Box<TrialFailure>,
-        /// The port.
+        /// Port that the trial added to its bridge.
         port: LinkName,
         /// True if the gateways answer after the rollback.
         gateways_answer: bool,

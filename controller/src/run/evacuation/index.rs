@@ -82,7 +82,7 @@ impl EvacuationIndex {
     }
 
     /// Returns the host that an instance must leave.
-    pub(super) fn host_of(&self, key: &MachineKey) -> Option<String> {
+    pub(super) fn evacuated_host_of(&self, key: &MachineKey) -> Option<String> {
         self.lock().evacuating.get(key)?.evacuated_host.clone()
     }
 

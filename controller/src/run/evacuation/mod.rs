@@ -118,7 +118,7 @@ pub async fn run(
     let (reports, report_changes) = unbounded_channel();
     let reported = Arc::clone(&index);
     informers.removals.subscribe(move |namespace, name| {
-        let host = reported.host_of(&(namespace.to_owned(), name.to_owned()));
+        let host = reported.evacuated_host_of(&(namespace.to_owned(), name.to_owned()));
         // The error is ignored: the channel has no receiver only if the program is ending.
         host.into_iter().for_each(|host| reports.send(host).unwrap_or_default());
     });

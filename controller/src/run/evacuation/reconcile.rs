@@ -215,7 +215,9 @@ impl Evacuator {
             self.machines.filter(|machine| recorded_host(machine).as_deref() == Some(host));
         for machine in recorded {
             let key = (machine.namespace().unwrap_or_default(), machine.name_any());
-            if self.index.host_of(&key).is_some() || machine.metadata.deletion_timestamp.is_some() {
+            if self.index.evacuated_host_of(&key).is_some()
+                || machine.metadata.deletion_timestamp.is_some()
+            {
                 continue;
             }
             let has_instance = self.informers.instances.informer().get(&key.0, &key.1).is_some();

@@ -55,7 +55,7 @@ impl EvacuationTriggers {
     pub(super) fn handle_machine(&self, machine: &DynamicObject) {
         recorded_host(machine).iter().for_each(|host| self.trigger(host));
         let key = (machine.namespace().unwrap_or_default(), machine.name_any());
-        self.index.host_of(&key).iter().for_each(|host| self.trigger(host));
+        self.index.evacuated_host_of(&key).iter().for_each(|host| self.trigger(host));
     }
 
     /// Handles a change of a VirtualMachineInstanceMigration.
@@ -63,7 +63,7 @@ impl EvacuationTriggers {
         let instance = migration.data.pointer("/spec/vmiName").and_then(Value::as_str);
         let key =
             (migration.namespace().unwrap_or_default(), instance.unwrap_or_default().to_owned());
-        self.index.host_of(&key).iter().for_each(|host| self.trigger(host));
+        self.index.evacuated_host_of(&key).iter().for_each(|host| self.trigger(host));
     }
 
     /// Fills the index from the stores, and triggers all hosts with an evacuation.

@@ -104,7 +104,7 @@ impl Drain {
         let (shortest, longest) = DELAY_RANGE;
         let usual = (between(machine.removal.since, now) / 8).clamp(shortest, longest);
         let until_deadline = between(now, machine.deadline);
-        // After the deadline, the removal can only still wait for the host.
+        // After the deadline, the removal waits for nothing but the host, so the longest delay is sufficient.
         let delay = if until_deadline.is_zero() { longest } else { usual.min(until_deadline) };
         add_jitter(delay.max(SHORT_DELAY)).max(self.retry_after)
     }

@@ -96,7 +96,8 @@ impl CompiledTemplate {
             (!rule.is_empty()).then(|| cluster.hosts.intern_node_rule(&cluster.symbols, rule));
         let preference = (!preference.is_empty())
             .then(|| cluster.hosts.intern_preference(&cluster.symbols, preference));
-        let properties = SpreadContext { namespace, node_rule, tolerations };
+        let properties =
+            SpreadContext { namespace, node_rule_id: node_rule, tolerations_id: tolerations };
         let (hard, soft): (Vec<_>, Vec<_>) = constraints.into_iter().partition(|one| one.is_hard);
         let spread = properties.compile_constraints(cluster, &hard);
         let spread = spread.into_iter().zip(hard).map(|(spread, one)| (spread, one.selector));
@@ -405,8 +406,8 @@ impl SpreadConstraint {
 /// Properties of the pod on which the meaning of its spread constraints depends.
 struct SpreadContext {
     namespace: Symbol,
-    node_rule: Option<u32>,
-    tolerations: u32,
+    node_rule_id: Option<u32>,
+    tolerations_id: u32,
 }
 
 impl SpreadContext {
@@ -432,8 +433,8 @@ impl SpreadContext {
             let topology = cluster.hosts.intern_topology(one.topology_key);
             let eligible = cluster.hosts.intern_eligibility_rule(EligibilityRule {
                 required_keys: keys.clone().into(),
-                node_rule: self.node_rule.filter(|_| one.honors_node_affinity),
-                tolerations: one.honors_node_taints.then_some(self.tolerations),
+                node_rule: self.node_rule_id.filter(|_| one.honors_node_affinity),
+                tolerations: one.honors_node_taints.then_some(self.tolerations_id),
             });
             CompiledSpread {
                 counter: cluster.intern_counter(CounterKey {
