@@ -101,7 +101,7 @@ fn two_hosts_report_only_the_removed_vlan_in_24_hours() {
             // The agents need up to a minute after the restart until their probes alternate again.
             counts.run(&mut switch, Duration::from_secs(120));
             switch.removed_vlans[0].insert(142);
-            reported = switch.times_until_missing();
+            reported = switch.times_until_missing(10);
             let verdicts = switch.verdicts();
             assert_eq!(verdicts, [missing(&[142], &[1]), missing(&[142], &[0])], "{reported:?}");
             switch.removed_vlans[0].clear();
