@@ -150,7 +150,7 @@ mod tests {
         for words in [
             "kubevirt-a (parameters, reclaimPolicy)",
             "not created by Berth: kubevirt-b",
-            "any more: kubevirt-c",
+            "may use them: kubevirt-c",
             "infra cluster: d",
             "244 characters: e",
             "3 StorageClasses",

@@ -239,7 +239,7 @@ fn hostile_pools_are_refused() {
         (json!(["::/0"]), "which no Service can have"),
         (json!(["203.0.113.9", "169.254.169.254"]), "addresses[1]: `169.254.169.254`"),
         (json!(["239.0.0.1"]), "224.0.0.0-255.255.255.255"),
-        (json!(["192.0.2.0/24"]), "contains 192.0.2.200 of a Node"),
+        (json!(["192.0.2.0/24"]), "contains 192.0.2.200, the address of a Node"),
         (json!(["198.51.100.5"]), "or the API server"),
         (json!(["10.244.3.0/28"]), "overlaps 10.244.0.0/16"),
         (json!(["203.0.113.0/28", "203.0.113.7"]), "overlaps `203.0.113.0-203.0.113.15`"),
