@@ -14,6 +14,8 @@ mod skip;
 
 #[path = "dhcp/declines.rs"]
 mod declines;
+#[path = "dhcp/flood.rs"]
+mod flood;
 #[path = "dhcp/ipv6.rs"]
 mod ipv6;
 #[path = "dhcp/namespace.rs"]
