@@ -53,7 +53,8 @@ fn storage_classes_match_the_list() {
 }
 
 fn write_list(clusters: &Clusters, list: &Value) {
-    clusters.write_config(&json!({"infraStorageClasses": list}));
+    // With an empty list and no other field, a server-side apply on Kubernetes 1.36 removes the spec, which is required.
+    clusters.write_config(&json!({"infraStorageClasses": list, "maxSecondaryDisks": 4}));
 }
 
 fn class(clusters: &Clusters, name: &str) -> Value {
