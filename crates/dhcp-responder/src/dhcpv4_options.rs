@@ -128,7 +128,7 @@ impl OptionWriter {
             self.push(&DhcpOption::Router(vec![gateway]));
         }
         if !ipv4.nameservers.is_empty() {
-            self.push(&DhcpOption::DomainNameServer(ipv4.nameservers.clone()));
+            self.push(&DhcpOption::DomainNameServer(ipv4.nameservers.to_vec()));
         }
         if let Some(mtu) = settings.mtu {
             self.push(&DhcpOption::InterfaceMtu(mtu));
@@ -136,12 +136,12 @@ impl OptionWriter {
         if request.requests_routes || !ipv4.routes.is_empty() {
             self.push(&DhcpOption::ClasslessStaticRoute(routes(ipv4)));
         }
-        if let Some(hostname) = &settings.hostname {
-            self.push(&DhcpOption::Hostname(hostname.clone()));
+        if let Some(hostname) = settings.hostname {
+            self.push(&DhcpOption::Hostname(hostname.to_owned()));
         }
         if let Some(domain) = ipv4.search_domains.first() {
             self.push(&DhcpOption::DomainName(domain.text.clone()));
-            let data = encode_all(&ipv4.search_domains);
+            let data = encode_all(ipv4.search_domains);
             self.push(&DhcpOption::Unknown(UnknownOption::new(OptionCode::DomainSearch, data)));
         }
         // Networks with one or two addresses have no broadcast address (RFC 3021).
@@ -173,7 +173,7 @@ impl OptionWriter {
 fn routes(ipv4: &Ipv4Settings) -> Vec<(Ipv4Net, Ipv4Addr)> {
     let on_link = Ipv4Addr::UNSPECIFIED;
     let mut routes = vec![(Ipv4Net::from(SERVER_IDENTIFIER), on_link)];
-    routes.extend(&ipv4.routes);
+    routes.extend(ipv4.routes);
     let has_default = ipv4.routes.iter().any(|(to, _)| to.prefix_len() == 0);
     if let Some(gateway) = ipv4.gateway.filter(|_| !has_default) {
         routes.push((Ipv4Net::default(), gateway));

@@ -203,13 +203,13 @@ fn encode_answer(
 ) -> Result<Vec<u8>, IgnoredReason> {
     let encode = |answer: &Message| answer.to_vec().map_err(|_| IgnoredReason::Malformed);
     if has_settings && !ipv6.nameservers.is_empty() {
-        answer.opts_mut().insert(DhcpOption::DomainNameServers(ipv6.nameservers.clone()));
+        answer.opts_mut().insert(DhcpOption::DomainNameServers(ipv6.nameservers.to_vec()));
     }
     let without_domains = encode(&answer)?;
     if !has_settings || ipv6.search_domains.is_empty() {
         return Ok(without_domains);
     }
-    let domains = encode_all(&ipv6.search_domains);
+    let domains = encode_all(ipv6.search_domains);
     if without_domains.len() + 4 + domains.len() > MAX_MESSAGE_LENGTH {
         *left_out_count += 1;
         return Ok(without_domains);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use berth_api::MacAddress;
 
-/// Source Ethernet address of all answers, which the agent passes to [`crate::PortResponder::new`]. It is a locally
+/// Source Ethernet address of all answers, which the agent passes to [`crate::NetworkSettings::new`]. It is a locally
 /// administered address: 0x02, followed by `berth` in ASCII.
 pub const SERVER_MAC: MacAddress = MacAddress([0x02, 0x62, 0x65, 0x72, 0x74, 0x68]);
 /// DHCPv4 server identifier, and source IP address of DHCPv4 answers. See the [crate documentation](crate) for the

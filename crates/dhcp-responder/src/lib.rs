@@ -92,5 +92,6 @@ pub use outcome::{
 pub use probe_frame::{Probe, ProbeAnswer};
 pub use rate_limit::{ANSWER_CAPACITY, ANSWER_INTERVAL, Uptime};
 pub use responder::PortResponder;
+pub use settings::NetworkSettings;
 pub use socket_filter::{FilterInstruction, probe_filter, request_filter, socket_filter};
-pub use statistics::Statistics;
+pub use statistics::{Counters, Statistics};

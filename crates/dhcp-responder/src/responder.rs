@@ -1,6 +1,7 @@
 //! The responder of one bridge port.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use berth_api::{Lease, LeaseNetwork, MacAddress};
 use dhcproto::{v4, v6};
@@ -11,14 +12,14 @@ use crate::frame::LINK_HOP_LIMIT;
 use crate::outcome::{Direction, ForeignKind, ForeignServer, IgnoredReason, Outcome};
 use crate::rate_limit::{RateLimit, Uptime};
 use crate::received::{Content, Received};
-use crate::settings::Settings;
+use crate::settings::{LeaseSettings, NetworkSettings};
 use crate::statistics::Statistics;
 use crate::{dhcpv4, dhcpv6, neighbor, received_advertisement, router_advertisement};
 
 /// Answers the frames of one bridge port with the data of its VM's lease.
 #[derive(Clone, Debug)]
 pub struct PortResponder {
-    settings: Settings,
+    lease: LeaseSettings,
     rate_limit: RateLimit,
     statistics: Statistics,
 }
@@ -27,13 +28,28 @@ impl PortResponder {
     /// Creates the responder of a port. `server_mac` is the Ethernet source of all answers: [`crate::SERVER_MAC`].
     #[must_use]
     pub fn new(network: &LeaseNetwork, lease: &Lease, server_mac: MacAddress) -> Self {
-        let settings = Settings::new(network, lease, server_mac);
-        Self { settings, rate_limit: RateLimit::default(), statistics: Statistics::default() }
+        Self::with_network(&Arc::new(NetworkSettings::new(network, server_mac)), lease)
+    }
+
+    /// Creates the responder of a port, which shares the settings of the network with other responders.
+    #[must_use]
+    pub fn with_network(network: &Arc<NetworkSettings>, lease: &Lease) -> Self {
+        Self {
+            lease: LeaseSettings::new(network, lease),
+            rate_limit: RateLimit::default(),
+            statistics: Statistics::default(),
+        }
     }
 
     /// Replaces the lease. The rate limit and the statistics remain. Resets the states of both addresses to `Free`.
     pub fn update(&mut self, network: &LeaseNetwork, lease: &Lease) {
-        self.settings = Settings::new(network, lease, self.settings.server_mac);
+        let server_mac = self.lease.network.server_mac();
+        self.set_lease(&Arc::new(NetworkSettings::new(network, server_mac)), lease);
+    }
+
+    /// Replaces the lease like [`Self::update`], with settings of the network that other responders share.
+    pub fn set_lease(&mut self, network: &Arc<NetworkSettings>, lease: &Lease) {
+        self.lease = LeaseSettings::new(network, lease);
     }
 
     /// Sets the results of the address probes. By default, both addresses are `Free`.
@@ -41,8 +57,8 @@ impl PortResponder {
     /// An address with another state is not offered. However, a guest that already uses the address can still renew it,
     /// because otherwise the guest would lose a working address.
     pub const fn set_address_states(&mut self, ipv4: AddressState, ipv6: AddressState) {
-        self.settings.ipv4_state = ipv4;
-        self.settings.ipv6_state = ipv6;
+        self.lease.ipv4_state = ipv4;
+        self.lease.ipv6_state = ipv6;
     }
 
     /// Returns the counters since the responder was created.
@@ -62,19 +78,27 @@ impl PortResponder {
         outcome
     }
 
+    /// Handles a frame that belongs to no guest with a lease: detects foreign servers, and sends no answer. Does not
+    /// change the rate limit and the statistics, so all ports of a network can share one responder for such frames.
+    #[must_use]
+    pub fn observe(&self, direction: Direction, frame: &[u8]) -> Outcome {
+        let outcome = Received::parse(frame).and_then(|received| match direction {
+            Direction::FromGuest => Err(IgnoredReason::OtherMac),
+            Direction::ToGuest => self.find_foreign_server(&received),
+        });
+        outcome.unwrap_or_else(Outcome::Ignored)
+    }
+
     /// Returns a frame with an unsolicited router advertisement, if IPv6 is configured. The agent sends this frame when
     /// the port appears, when the lease changes, and once per [`crate::ADVERTISEMENT_INTERVAL`].
     #[must_use]
     pub fn advertisement(&self) -> Option<Vec<u8>> {
-        router_advertisement::advertisement_frame(
-            &self.settings,
-            self.settings.ipv6.as_ref()?,
-            None,
-        )
+        let settings = self.lease.settings();
+        router_advertisement::advertisement_frame(&settings, settings.ipv6.as_ref()?, None)
     }
 
     fn answer(&mut self, received: &Received<'_>, now: Uptime) -> Result<Outcome, IgnoredReason> {
-        let settings = &self.settings;
+        let settings = &self.lease.settings();
         if received.source_mac != settings.mac {
             return Err(IgnoredReason::OtherMac);
         }
@@ -133,9 +157,10 @@ impl PortResponder {
                 if *hop_limit != LINK_HOP_LIMIT || !source.is_unicast_link_local() {
                     return Err(IgnoredReason::Malformed);
                 }
-                let is_own_address = received.source_mac == self.settings.server_mac;
+                let settings = self.lease.settings();
+                let is_own_address = received.source_mac == settings.server_mac;
                 if !is_own_address
-                    && received_advertisement::is_expected(&self.settings, *source, message)
+                    && received_advertisement::is_expected(&settings, *source, message)
                 {
                     return Err(IgnoredReason::Gateway);
                 }
@@ -158,5 +183,16 @@ fn server_kind(source: IpAddr, datagram: &UdpSlice<'_>) -> Result<ForeignKind, I
         (IpAddr::V4(_), v4::SERVER_PORT) if is_reply => Ok(ForeignKind::Dhcpv4),
         (IpAddr::V6(_), v6::SERVER_PORT) if is_answer => Ok(ForeignKind::Dhcpv6),
         _ => Err(IgnoredReason::Unrelated),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A host has a thousand responders. What all guests of a network share belongs in [`NetworkSettings`].
+    #[test]
+    fn a_responder_is_small() {
+        assert!(size_of::<PortResponder>() <= 192, "{} bytes", size_of::<PortResponder>());
     }
 }

@@ -71,7 +71,7 @@ pub(crate) fn advertisement_frame(
         append_dns_option(&mut payload, RECURSIVE_DNS_SERVERS, &servers);
     }
     if !ipv6.search_domains.is_empty() {
-        append_dns_option(&mut payload, DNS_SEARCH_LIST, &encode_all(&ipv6.search_domains));
+        append_dns_option(&mut payload, DNS_SEARCH_LIST, &encode_all(ipv6.search_domains));
     }
     let destination_mac = if destination.is_some() { settings.mac } else { ALL_NODES_MAC };
     let addresses = FrameAddresses { source: settings.server_mac, destination: destination_mac };

@@ -18,7 +18,10 @@ const FOREIGN: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 66);
 const FOREIGN6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0x66);
 
 fn receive(responder: &mut PortResponder, frame: &[u8]) -> Outcome {
-    responder.handle(Direction::ToGuest, frame, Duration::from_secs(9))
+    let observed = responder.observe(Direction::ToGuest, frame);
+    let outcome = responder.handle(Direction::ToGuest, frame, Duration::from_secs(9));
+    assert_eq!(observed, outcome, "an observer reports the same foreign servers");
+    outcome
 }
 
 fn offer(mac: MacAddress, opcode: v4::Opcode) -> Vec<u8> {
@@ -171,4 +174,7 @@ fn messages_of_servers_get_no_answers() {
     let frame = offer(MAC, v4::Opcode::BootReply);
     let outcome = responder().handle(Direction::FromGuest, &frame, Duration::ZERO);
     assert_eq!(outcome, Outcome::Ignored(IgnoredReason::Unrelated));
+    let outcome = responder()
+        .observe(Direction::FromGuest, &frame_of_dhcpv4(&dhcpv4(v4::MessageType::Discover)));
+    assert_eq!(outcome, Outcome::Ignored(IgnoredReason::OtherMac), "an observer answers nothing");
 }
