@@ -174,7 +174,7 @@ impl CycleRunner {
             self.dhcp.set_host_networks(&facts.ledger);
         }
         if let (Source::File(_), Some(leases)) = (&self.settings.source, &desired.leases) {
-            self.dhcp.set_leases(Arc::clone(leases));
+            self.dhcp.set_leases(leases);
         }
         // The cycle may have missed events of links that were not watched before.
         self.dhcp.notify_links_changed();

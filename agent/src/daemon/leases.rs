@@ -33,7 +33,7 @@ pub(super) fn restore(root: &Root, settings: &Settings, dhcp: &DhcpHandle) {
             let tree = serde_json::from_str(&text).unwrap_or(Value::Null);
             let (leases, faults) = host_leases::read(&tree, Some(&cluster.node));
             log_faults(&faults);
-            dhcp.set_leases(Arc::new(leases.unwrap_or_default()));
+            dhcp.set_leases(&Arc::new(leases.unwrap_or_default()));
         }
         Err(error) if error.is_not_found() => {}
         Err(error) => tracing::warn!(%error, "failed to read the saved leases"),
@@ -59,7 +59,7 @@ pub(super) fn start_receiver(
             log_faults(&faults);
             *last_faults = faults;
         }
-        dhcp.set_leases(Arc::new(leases));
+        dhcp.set_leases(&Arc::new(leases));
         sender.send_replace(object.as_ref().map(to_document));
     }
 }

@@ -44,8 +44,8 @@ impl NetworkProbes {
     /// Replaces the leases.
     pub(super) fn set_leases(&self, network: &ServedNetwork) {
         let addresses = network
-            .leases
-            .values()
+            .leases()
+            .iter()
             .flat_map(|lease| addresses(lease).map(|address| (address, lease.mac)));
         // Two leases have the same address only if a manifest has a fault. In this case the first lease is used.
         let mut leases = std::collections::BTreeMap::new();

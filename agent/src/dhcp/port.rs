@@ -1,10 +1,9 @@
 //! The guests behind one port: a responder for each Ethernet address that has a lease.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_api::MacAddress;
-use berth_dhcp_responder::{Direction, Outcome, PortResponder, SERVER_MAC, Uptime};
+use berth_dhcp_responder::{Direction, Outcome, PortResponder, Uptime};
 
 use super::network_probes::NetworkProbes;
 use super::served_network::ServedNetwork;
@@ -17,18 +16,16 @@ const MAX_GUESTS: usize = 8;
 #[derive(Debug)]
 pub(super) struct Port {
     network: Arc<ServedNetwork>,
-    /// Responders of the guests that sent a frame, by their Ethernet address.
-    responders: BTreeMap<MacAddress, PortResponder>,
-    /// Responder for frames that belong to no guest with a lease: it sends no answers, but reports foreign servers.
-    observer: Option<PortResponder>,
+    /// Responders of the guests that sent a frame, sorted by Ethernet address. Usually there is one guest, and a map
+    /// would reserve memory for eleven.
+    responders: Vec<PortResponder>,
     /// Decides whether the address of a guest may be served.
     probes: Arc<NetworkProbes>,
 }
 
 impl Port {
     pub(super) fn new(network: Arc<ServedNetwork>, probes: Arc<NetworkProbes>) -> Self {
-        let observer = create_observer(&network);
-        Self { network, responders: BTreeMap::new(), observer, probes }
+        Self { network, responders: Vec::new(), probes }
     }
 
     /// Returns true if a guest with a lease has sent a frame. The port then belongs to a VM of Berth, which uses no
@@ -45,14 +42,15 @@ impl Port {
 
     /// Updates the leases. Guests without a lease get no more answers.
     pub(super) fn set_network(&mut self, network: Arc<ServedNetwork>) {
-        self.responders.retain(|mac, responder| {
-            network.leases.get(mac).map(|lease| responder.update(&network.options, lease)).is_some()
+        self.responders.retain_mut(|responder| {
+            let lease = network.lease(responder.mac());
+            lease.map(|lease| responder.set_lease(network.settings(), lease)).is_some()
         });
-        self.observer = create_observer(&network);
         self.network = network;
     }
 
-    /// Handles a frame. Returns `None` if the port already serves [`MAX_GUESTS`] other guests.
+    /// Handles a frame. Returns `None` if the port already serves [`MAX_GUESTS`] other guests, or if the network has no
+    /// leases. The observer of the network handles frames without an address and frames of an address without a lease.
     pub(super) fn handle(
         &mut self,
         direction: Direction,
@@ -63,7 +61,24 @@ impl Port {
             Direction::FromGuest => source_address(frame),
             Direction::ToGuest => None,
         };
-        Some(self.responder(mac)?.handle(direction, frame, now))
+        let Some(lease) = mac.and_then(|mac| self.network.lease(mac)) else {
+            return Some(self.network.observer()?.observe(direction, frame));
+        };
+        let position = match self.responders.binary_search_by_key(&lease.mac, PortResponder::mac) {
+            Ok(position) => position,
+            Err(_) if self.responders.len() >= MAX_GUESTS => return None,
+            Err(position) => {
+                let responder = PortResponder::with_network(self.network.settings(), lease);
+                // Without the exact size, a vector reserves memory for four guests.
+                self.responders.reserve_exact(1);
+                self.responders.insert(position, responder);
+                position
+            }
+        };
+        let (ipv4, ipv6) = self.probes.states_for_guest(lease);
+        let responder = self.responders.get_mut(position)?;
+        responder.set_address_states(ipv4, ipv6);
+        Some(responder.handle(direction, frame, now))
     }
 
     /// Returns an unsolicited router advertisement for the port, to all nodes. Its content is the same for all leases
@@ -72,35 +87,9 @@ impl Port {
     /// lease of the network with an IPv6 address is enough.
     pub(super) fn advertisement(&self) -> Option<Vec<u8>> {
         let advertisements: Option<Vec<_>> =
-            self.responders.values().map(PortResponder::advertisement).collect();
-        advertisements?.pop().or_else(|| self.observer.as_ref()?.advertisement())
+            self.responders.iter().map(PortResponder::advertisement).collect();
+        advertisements?.pop().or_else(|| self.network.observer()?.advertisement())
     }
-
-    /// Returns the responder of a guest. Without an address, or for an address without a lease, returns the observer,
-    /// which sends no answers but recognizes the frames of foreign servers.
-    fn responder(&mut self, mac: Option<MacAddress>) -> Option<&mut PortResponder> {
-        let Some(lease) = mac.and_then(|mac| self.network.leases.get(&mac)) else {
-            return self.observer.as_mut();
-        };
-        if self.responders.len() >= MAX_GUESTS && !self.responders.contains_key(&lease.mac) {
-            return None;
-        }
-        let options = &self.network.options;
-        let create = || PortResponder::new(options, lease, SERVER_MAC);
-        let (ipv4, ipv6) = self.probes.states_for_guest(lease);
-        let responder = self.responders.entry(lease.mac).or_insert_with(create);
-        responder.set_address_states(ipv4, ipv6);
-        Some(responder)
-    }
-}
-
-/// Creates a responder for one lease of the network. A lease with IPv6 is preferred, because its responder has the
-/// whole configuration of the network.
-fn create_observer(network: &ServedNetwork) -> Option<PortResponder> {
-    let mut leases = network.leases.values();
-    let with_ipv6 = leases.clone().find(|lease| lease.ipv6.is_some());
-    let lease = with_ipv6.or_else(|| leases.next())?;
-    Some(PortResponder::new(&network.options, lease, SERVER_MAC))
 }
 
 /// Returns the source address of an Ethernet frame.
@@ -115,7 +104,7 @@ mod tests {
 
     use super::*;
 
-    fn network(count: u8) -> Arc<ServedNetwork> {
+    fn lease_network(count: u8) -> LeaseNetwork {
         let lease = |number| Lease {
             mac: MacAddress([2, 0, 0, 0, 0, number]),
             machine: format!("cluster-a/m{number}"),
@@ -124,8 +113,11 @@ mod tests {
             ipv6: None,
         };
         let leases = (1..=count).map(lease).collect();
-        let name = "cluster-a".to_owned();
-        Arc::new(ServedNetwork::new(LeaseNetwork { name, leases, ..LeaseNetwork::default() }))
+        LeaseNetwork { name: "cluster-a".to_owned(), leases, ..LeaseNetwork::default() }
+    }
+
+    fn network(count: u8) -> Arc<ServedNetwork> {
+        Arc::new(ServedNetwork::new(lease_network(count)))
     }
 
     fn new_port(network: Arc<ServedNetwork>) -> Port {
@@ -140,7 +132,7 @@ mod tests {
     }
 
     fn macs(port: &Port) -> Vec<u8> {
-        port.responders.keys().map(|mac| mac.0[5]).collect()
+        port.responders.iter().map(|responder| responder.mac().0[5]).collect()
     }
 
     #[test]
@@ -159,14 +151,13 @@ mod tests {
 
     /// A network with IPv4 and IPv6, whose guests with even numbers have no IPv6 address.
     fn dual_stack_network(count: u8) -> Arc<ServedNetwork> {
-        let mut network = ServedNetwork::clone(&network(count));
-        let options = LeaseOptions { prefix_length: 64, ..LeaseOptions::default() };
-        network.options.ipv6 = Some(options);
-        for lease in network.leases.values_mut().filter(|lease| lease.mac.0[5] % 2 == 1) {
+        let mut network = lease_network(count);
+        network.ipv6 = Some(LeaseOptions { prefix_length: 64, ..LeaseOptions::default() });
+        for lease in network.leases.iter_mut().filter(|lease| lease.mac.0[5] % 2 == 1) {
             let number = u16::from(lease.mac.0[5]);
             lease.ipv6 = Some([0xfd00, 0, 0, 0, 0, 0, 0, number].into());
         }
-        Arc::new(network)
+        Arc::new(ServedNetwork::new(network))
     }
 
     #[test]
@@ -192,6 +183,7 @@ mod tests {
             port.handle(Direction::FromGuest, &frame_from(number), Uptime::ZERO);
         }
         assert_eq!(port.responders.len(), MAX_GUESTS);
+        assert_eq!(port.responders.capacity(), MAX_GUESTS);
         assert!(port.handle(Direction::FromGuest, &frame_from(1), Uptime::ZERO).is_some());
     }
 

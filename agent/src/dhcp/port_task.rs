@@ -4,10 +4,10 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use berth_dhcp_responder::{AnswerKind, Direction, Outcome, ProbeAnswer};
+use berth_dhcp_responder::{AnswerKind, Direction, Outcome, Probe, ProbeAnswer};
 use berth_runtime::token_bucket::TokenBucket;
 use socket2::SockFilter;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{broadcast, mpsc, watch};
 use tokio::time::{sleep, sleep_until};
 
 use super::advertisement_timer::AdvertisementTimer;
@@ -29,7 +29,7 @@ const BATCH_RATE_LIMIT: (u32, Duration) = (32, Duration::from_millis(100));
 const ERROR_DELAY: Duration = Duration::from_millis(20);
 
 /// Data that all tasks of the service share.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct DhcpContext {
     pub(super) metrics: DhcpMetrics,
     pub(super) problems: mpsc::Sender<PortProblem>,
@@ -38,28 +38,76 @@ pub(super) struct DhcpContext {
     pub(super) started: Instant,
 }
 
-/// Serves a port until the network has no more leases. `index` is its interface index.
-pub(super) async fn serve_port(
+/// A served port. It is on the heap, because the future of an `async fn` stores the arguments of the function twice.
+#[derive(Debug)]
+pub(super) struct PortTask {
     socket: PacketSocket,
-    (index, plan): (u32, ServedPort),
-    mut network: watch::Receiver<Arc<ServedNetwork>>,
+    /// Interface index of the port.
+    index: u32,
+    plan: Arc<ServedPort>,
+    network: watch::Receiver<Arc<ServedNetwork>>,
     probes: Arc<NetworkProbes>,
-    shared: DhcpContext,
-) {
-    let mut port = Port::new(Arc::clone(&network.borrow_and_update()), Arc::clone(&probes));
-    // Until a guest with a lease has sent a frame, the port may belong to a machine that Berth did not create.
-    let mut probes_to_guest = Some(probes.subscribe());
-    let mut token_bucket = TokenBucket::new(BATCH_RATE_LIMIT.0, BATCH_RATE_LIMIT.1);
-    let mut guest_frame_limit = GuestFrameRateLimit::new();
-    let mut advertisement_timer = AdvertisementTimer::new(tokio::time::Instant::now());
+    shared: Arc<DhcpContext>,
+    port: Port,
+    /// Until a guest with a lease has sent a frame, the port may belong to a machine that Berth did not create.
+    probes_to_guest: Option<broadcast::Receiver<Probe>>,
+    token_bucket: TokenBucket,
+    guest_frame_limit: GuestFrameRateLimit,
+    advertisement_timer: AdvertisementTimer,
+}
+
+impl PortTask {
+    pub(super) fn new(
+        socket: PacketSocket,
+        (index, plan): (u32, Arc<ServedPort>),
+        mut network: watch::Receiver<Arc<ServedNetwork>>,
+        probes: Arc<NetworkProbes>,
+        shared: Arc<DhcpContext>,
+    ) -> Self {
+        let current = Arc::clone(&network.borrow_and_update());
+        Self {
+            socket,
+            index,
+            plan,
+            network,
+            port: Port::new(current, Arc::clone(&probes)),
+            probes_to_guest: Some(probes.subscribe()),
+            probes,
+            shared,
+            token_bucket: TokenBucket::new(BATCH_RATE_LIMIT.0, BATCH_RATE_LIMIT.1),
+            guest_frame_limit: GuestFrameRateLimit::new(),
+            advertisement_timer: AdvertisementTimer::new(tokio::time::Instant::now()),
+        }
+    }
+}
+
+/// Serves a port until the network has no more leases.
+pub(super) async fn serve_port(mut task: Box<PortTask>) {
+    let PortTask {
+        socket,
+        index,
+        plan,
+        network,
+        probes,
+        shared,
+        port,
+        probes_to_guest,
+        token_bucket,
+        guest_frame_limit,
+        advertisement_timer,
+    } = &mut *task;
+    // Only the other fields change.
+    let (socket, index, plan, probes, shared) = (&*socket, *index, &**plan, &**probes, &**shared);
     loop {
-        let limited_until = guest_frame_limit.limited_until();
+        let limited_until = guest_frame_limit.limited_until().map(tokio::time::Instant::from_std);
+        let advertisement_due = advertisement_timer.due_at();
+        let due = limited_until.map_or(advertisement_due, |end| end.min(advertisement_due));
         let mut has_guest_frames = false;
         let mut declines = Vec::new();
         let answer = |frame: Frame<'_>| {
             has_guest_frames |= !frame.is_outgoing;
             if !frame.is_outgoing || guest_frame_limit.allows_frame(Instant::now()) {
-                declines.extend(answer_frame(&socket, &mut port, (&plan, &probes), &shared, frame));
+                declines.extend(answer_frame(socket, port, (plan, probes), shared, frame));
             }
         };
         tokio::select! {
@@ -71,13 +119,14 @@ pub(super) async fn serve_port(
                 }
                 if limited_until.is_none() && guest_frame_limit.limited_until().is_some() {
                     shared.metrics.rate_limited.inc();
-                    set_filter(&socket, &plan, &shared.filters.requests_only);
+                    set_filter(socket, plan, &shared.filters.requests_only);
                 }
                 for decline in declines {
-                    handle_decline(decline, (index, &plan), &probes, &shared).await;
+                    // Declines are rare, so their future occupies memory only while it runs.
+                    Box::pin(handle_decline(decline, (index, plan), probes, shared)).await;
                 }
                 if port.has_known_guest() {
-                    probes_to_guest = None;
+                    *probes_to_guest = None;
                 }
                 if !has_guest_frames && !is_error {
                     continue;
@@ -93,38 +142,34 @@ pub(super) async fn serve_port(
                 }
                 port.set_network(Arc::clone(&network.borrow_and_update()));
                 if !port.has_known_guest() && probes_to_guest.is_none() {
-                    probes_to_guest = Some(probes.subscribe());
+                    *probes_to_guest = Some(probes.subscribe());
                 }
                 // The routes may have changed.
                 advertisement_timer.expedite(tokio::time::Instant::now());
             }
-            probe = next_probe(&mut probes_to_guest) => {
+            probe = next_probe(probes_to_guest) => {
                 if let Some(frame) = probe.frame_to_guest()
                     && let Err(error) = socket.send(&frame)
                 {
                     tracing::debug!(port = %plan.name, %error, "failed to send an address probe");
                 }
             }
-            () = sleep_until(advertisement_timer.due_at()) => {
-                if let Some(frame) = port.advertisement() {
-                    let sent = socket.send(&frame);
-                    count_sent(&shared, &plan, AnswerKind::RouterAdvertisement, sent);
+            // One timer for both purposes, because each port has memory for its timers all the time.
+            () = sleep_until(due) => {
+                let now = tokio::time::Instant::now();
+                if limited_until.is_some_and(|end| end <= now) {
+                    guest_frame_limit.allow_frames();
+                    set_filter(socket, plan, &shared.filters.all_frames);
                 }
-                advertisement_timer.restart(tokio::time::Instant::now());
-            }
-            () = end_of_rate_limit(limited_until) => {
-                guest_frame_limit.allow_frames();
-                set_filter(&socket, &plan, &shared.filters.all_frames);
+                if advertisement_due <= now {
+                    if let Some(frame) = port.advertisement() {
+                        let sent = socket.send(&frame);
+                        count_sent(shared, plan, AnswerKind::RouterAdvertisement, sent);
+                    }
+                    advertisement_timer.restart(now);
+                }
             }
         }
-    }
-}
-
-/// Waits until the end of the rate limit; forever if there is none.
-async fn end_of_rate_limit(limited_until: Option<Instant>) {
-    match limited_until {
-        Some(end) => sleep_until(end.into()).await,
-        None => std::future::pending().await,
     }
 }
 
@@ -225,5 +270,23 @@ fn count_sent(shared: &DhcpContext, plan: &ServedPort, kind: AnswerKind, sent: i
             shared.metrics.count_ignored(SEND_FAILED);
             tracing::debug!(port = %plan.name, %error, "failed to send an answer");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the size of the future that a function returns.
+    fn size_of_future<A, F: Future>(_function: impl Fn(A) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    /// A host has a thousand ports, each with a task.
+    #[test]
+    fn the_task_of_a_port_is_small() {
+        assert!(size_of::<PortTask>() <= 320, "{} bytes", size_of::<PortTask>());
+        let future = size_of_future(serve_port);
+        assert!(future <= 1280, "{future} bytes");
     }
 }

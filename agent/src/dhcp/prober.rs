@@ -49,7 +49,7 @@ pub(super) struct Prober {
     pub(super) probes: Arc<NetworkProbes>,
     pub(super) network: watch::Receiver<Arc<ServedNetwork>>,
     pub(super) exit: watch::Receiver<Option<ExitLink>>,
-    pub(super) shared: DhcpContext,
+    pub(super) shared: Arc<DhcpContext>,
     pub(super) prober_context: ProberContext,
 }
 
@@ -248,7 +248,12 @@ mod tests {
             probes: Arc::clone(&probes),
             network,
             exit,
-            shared: DhcpContext { metrics: DhcpMetrics::default(), problems, filters, started },
+            shared: Arc::new(DhcpContext {
+                metrics: DhcpMetrics::default(),
+                problems,
+                filters,
+                started,
+            }),
             prober_context: ProberContext::new(AddressConflicts::default()),
         };
         let task = tokio::spawn(prober.run());

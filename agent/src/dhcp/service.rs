@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use berth_api::HostLeasesSpec;
@@ -19,10 +19,10 @@ use super::frame_filters::FrameFilters;
 use super::metrics::DhcpMetrics;
 use super::network_probes::NetworkProbes;
 use super::port_plan::{HostNetworks, ServedPort, plan_ports};
-use super::port_task::{DhcpContext, serve_port};
+use super::port_task::{DhcpContext, PortTask, serve_port};
 use super::prober::{Prober, ProberContext};
 use super::problems::{PortProblem, ReportedProblems};
-use super::served_network::{ServedNetwork, served_networks};
+use super::served_network::{ServedNetwork, ServedNetworks, served_networks};
 use crate::cluster::CycleEvent;
 use crate::packet_socket::PacketSocket;
 
@@ -37,9 +37,12 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 const RECEIVE_BUFFER_BYTES: usize = 32 << 10;
 
 /// Leases and host networks, from which the ports are planned.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default)]
 struct Input {
-    leases: Arc<HostLeasesSpec>,
+    networks: Arc<ServedNetworks>,
+    /// The object from which `networks` was made. The object itself may be freed, because `networks` has a copy of the
+    /// leases.
+    source: Weak<HostLeasesSpec>,
     host_networks: Arc<HostNetworks>,
 }
 
@@ -54,13 +57,31 @@ pub struct DhcpHandle {
 
 impl DhcpHandle {
     /// Replaces the leases.
-    pub fn set_leases(&self, leases: Arc<HostLeasesSpec>) {
-        self.update(|input| &mut input.leases, leases);
+    pub fn set_leases(&self, leases: &Arc<HostLeasesSpec>) {
+        self.input.send_if_modified(|input| {
+            let source = Arc::downgrade(leases);
+            if input.source.ptr_eq(&source) {
+                return false;
+            }
+            input.source = source;
+            let networks = served_networks(leases, &input.networks);
+            let is_changed = networks != *input.networks;
+            if is_changed {
+                input.networks = Arc::new(networks);
+            }
+            is_changed
+        });
     }
 
     /// Replaces the host networks by those of the rollback ledger.
     pub fn set_host_networks(&self, ledger: &Ledger) {
-        self.update(|input| &mut input.host_networks, Arc::new(ledger.networks.clone()));
+        self.input.send_if_modified(|input| {
+            let is_changed = *input.host_networks != ledger.networks;
+            if is_changed {
+                input.host_networks = Arc::new(ledger.networks.clone());
+            }
+            is_changed
+        });
     }
 
     /// Signals that a link of a tenant network changed.
@@ -77,15 +98,6 @@ impl DhcpHandle {
     pub(crate) const fn conflicts(&self) -> &AddressConflicts {
         &self.conflicts
     }
-
-    fn update<T: PartialEq>(&self, field: fn(&mut Input) -> &mut T, value: T) {
-        self.input.send_if_modified(|input| {
-            let current = field(input);
-            let is_changed = *current != value;
-            *current = value;
-            is_changed
-        });
-    }
 }
 
 /// Returns the service, which runs until it is dropped.
@@ -100,7 +112,12 @@ pub fn run_service(
         input: handle.input.subscribe(),
         links_changed: Arc::clone(&handle.links_changed),
         events: Arc::clone(&handle.events),
-        shared: DhcpContext { metrics, problems: sender, filters, started: Instant::now() },
+        shared: Arc::new(DhcpContext {
+            metrics,
+            problems: sender,
+            filters,
+            started: Instant::now(),
+        }),
         probers: ProberContext::new(conflicts),
         networks: BTreeMap::new(),
         ports: BTreeMap::new(),
@@ -114,7 +131,7 @@ struct Service {
     input: watch::Receiver<Input>,
     links_changed: Arc<Notify>,
     events: Arc<OnceLock<mpsc::Sender<CycleEvent>>>,
-    shared: DhcpContext,
+    shared: Arc<DhcpContext>,
     probers: ProberContext,
     /// Networks with leases, by name.
     networks: BTreeMap<String, RunningNetwork>,
@@ -137,7 +154,7 @@ struct RunningNetwork {
 
 /// A served port; its task is aborted when this value is dropped, which closes the socket.
 struct RunningPort {
-    plan: ServedPort,
+    plan: Arc<ServedPort>,
     task: JoinHandle<()>,
 }
 
@@ -188,12 +205,8 @@ impl Service {
 
     /// Starts and stops the tasks of ports, so that exactly the planned ports are served.
     async fn update_ports(&mut self) -> Result<(), ServiceError> {
-        let Input { leases, host_networks } = self.input.borrow_and_update().clone();
-        let networks: BTreeMap<String, Arc<ServedNetwork>> = served_networks(&leases)
-            .into_iter()
-            .map(|(name, network)| (name, Arc::new(network)))
-            .collect();
-        let lease_count = networks.values().map(|network| network.leases.len()).sum();
+        let Input { networks, host_networks, .. } = self.input.borrow_and_update().clone();
+        let lease_count = networks.values().map(|network| network.leases().len()).sum();
         let (plan, exits) = if networks.is_empty() {
             (BTreeMap::new(), BTreeMap::new())
         } else {
@@ -203,16 +216,17 @@ impl Service {
             (plan_ports(&links, &host_networks, &networks), exits)
         };
         self.ports
-            .retain(|index, port| plan.get(index) == Some(&port.plan) && !port.task.is_finished());
+            .retain(|index, port| plan.get(index) == Some(&*port.plan) && !port.task.is_finished());
         let with_ports = plan.values().map(|port| port.network.clone()).collect();
-        self.update_networks(networks, exits, &with_ports);
+        self.update_networks(&networks, exits, &with_ports);
         let mut failures = Vec::new();
         for (index, port) in plan {
             if self.ports.contains_key(&index) {
                 continue;
             }
-            if let Err(error) = self.start_port(index, &port) {
-                failures.push((port.name, error));
+            let name = port.name.clone();
+            if let Err(error) = self.start_port(index, port) {
+                failures.push((name, error));
             }
         }
         self.shared.metrics.update(self.ports.len(), lease_count);
@@ -228,29 +242,29 @@ impl Service {
     /// Passes changed networks to the tasks of their ports and to their probers, and starts probers.
     fn update_networks(
         &mut self,
-        networks: BTreeMap<String, Arc<ServedNetwork>>,
+        networks: &ServedNetworks,
         mut exits: BTreeMap<String, ExitLink>,
         with_ports: &BTreeSet<String>,
     ) {
         self.networks.retain(|name, _| networks.contains_key(name));
         for (name, network) in networks {
-            let exit = exits.remove(&name);
+            let exit = exits.remove(name);
             let running = self.networks.entry(name.clone()).or_insert_with(|| RunningNetwork {
-                network: watch::Sender::new(Arc::clone(&network)),
+                network: watch::Sender::new(Arc::clone(network)),
                 exit: watch::Sender::new(None),
                 probes: Arc::new(NetworkProbes::new(self.shared.started)),
                 has_prober: false,
             });
-            replace(&running.network, network);
-            if !running.has_prober && (exit.is_some() || with_ports.contains(&name)) {
+            replace(&running.network, Arc::clone(network));
+            if !running.has_prober && (exit.is_some() || with_ports.contains(name)) {
                 running.has_prober = true;
                 running.exit.send_replace(exit.clone());
                 let prober = Prober {
-                    name,
+                    name: name.clone(),
                     probes: Arc::clone(&running.probes),
                     network: running.network.subscribe(),
                     exit: running.exit.subscribe(),
-                    shared: self.shared.clone(),
+                    shared: Arc::clone(&self.shared),
                     prober_context: self.probers.clone(),
                 };
                 // The task ends when this service drops the network.
@@ -260,16 +274,17 @@ impl Service {
         }
     }
 
-    fn start_port(&mut self, index: u32, port: &ServedPort) -> io::Result<()> {
+    fn start_port(&mut self, index: u32, port: ServedPort) -> io::Result<()> {
         let Some(running) = self.networks.get(&port.network) else { return Ok(()) };
         let socket =
             PacketSocket::open(index, &self.shared.filters.all_frames, RECEIVE_BUFFER_BYTES)?;
         tracing::debug!(port = %port.name, network = %port.network, "answering DHCP requests");
         let (network, probes) = (running.network.subscribe(), Arc::clone(&running.probes));
-        let plan = (index, port.clone());
-        let task = serve_port(socket, plan, network, probes, self.shared.clone());
-        let running = RunningPort { plan: port.clone(), task: tokio::spawn(task) };
-        self.ports.insert(index, running);
+        let plan = Arc::new(port);
+        let served = (index, Arc::clone(&plan));
+        let task = PortTask::new(socket, served, network, probes, Arc::clone(&self.shared));
+        let task = tokio::spawn(serve_port(Box::new(task)));
+        self.ports.insert(index, RunningPort { plan, task });
         Ok(())
     }
 

@@ -52,6 +52,12 @@ impl PortResponder {
         self.lease = LeaseSettings::new(network, lease);
     }
 
+    /// Returns the Ethernet address of the lease.
+    #[must_use]
+    pub const fn mac(&self) -> MacAddress {
+        self.lease.mac
+    }
+
     /// Sets the results of the address probes. By default, both addresses are `Free`.
     ///
     /// An address with another state is not offered. However, a guest that already uses the address can still renew it,

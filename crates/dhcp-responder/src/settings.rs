@@ -33,7 +33,7 @@ struct FamilySettings<A> {
 pub(crate) struct LeaseSettings {
     pub(crate) network: Arc<NetworkSettings>,
     hostname: Option<Box<str>>,
-    mac: MacAddress,
+    pub(crate) mac: MacAddress,
     ipv4: Option<Ipv4Net>,
     ipv6: Option<Ipv6Net>,
     /// State of the lease's IPv4 address.
