@@ -43,9 +43,7 @@ pub(crate) fn read_spec(spec: &Value) -> (HostLeasesSpec, Vec<Fault>) {
     let mut networks: Vec<LeaseNetwork> = Vec::new();
     for (index, item) in items(spec.get("networks"), path, &mut faults).iter().enumerate() {
         let path = format!("{path}[{index}]");
-        let mut item = item.clone();
-        let leases = item.as_object_mut().and_then(|network| network.remove("leases"));
-        let network: Option<LeaseNetwork> = read_item(&path, &item, &mut faults);
+        let network: Option<LeaseNetwork> = read_item(&path, &without_leases(item), &mut faults);
         let Some(mut network) = network else { continue };
         if networks.iter().any(|other| other.name == network.name) {
             let message = "is not unique; only the first network of this name is used";
@@ -53,13 +51,23 @@ pub(crate) fn read_spec(spec: &Value) -> (HostLeasesSpec, Vec<Fault>) {
             continue;
         }
         let path = format!("{path}.leases");
-        for (index, item) in items(leases.as_ref(), &path, &mut faults).iter().enumerate() {
+        let leases = items(item.get("leases"), &path, &mut faults);
+        network.leases.reserve_exact(leases.len());
+        for (index, item) in leases.iter().enumerate() {
             let lease: Option<Lease> = read_item(&format!("{path}[{index}]"), item, &mut faults);
             network.leases.extend(lease);
         }
         networks.push(network);
     }
     (HostLeasesSpec { networks }, faults)
+}
+
+/// Returns a copy of a network without its leases, which are read one by one: a copy of thousands of leases would
+/// need more memory than the agent otherwise uses.
+fn without_leases(network: &Value) -> Value {
+    let Value::Object(fields) = network else { return network.clone() };
+    let others = fields.iter().filter(|(name, _)| name.as_str() != "leases");
+    Value::Object(others.map(|(name, value)| (name.clone(), value.clone())).collect())
 }
 
 /// Returns the items of a list, which may be absent.

@@ -26,6 +26,7 @@ use crate::state_folder::{self, CONFLICTS_FILE, ConflictRecord, TRUNK_FILE, Trun
 use crate::trunk::TrunkMonitor;
 use berth_host_facts::host_settings::HostSettings;
 use berth_host_facts::kernel_files::boot_id as read_boot_id;
+use berth_host_facts::links::Links;
 use berth_host_facts::root::Root;
 use berth_host_facts::{HostFacts, ObserveOptions, processes};
 
@@ -49,9 +50,10 @@ pub(super) struct CycleRunner {
 /// Results of the last reads of the host.
 #[derive(Debug, Default)]
 struct ScanResults {
-    /// Facts of the last full read. Later cycles reuse those facts that change only with device events.
+    /// Facts of the last full read, without links. Later cycles reuse those facts that change only with device events.
     device_facts: Option<HostFacts>,
-    /// Result of the last full cycle. A cycle of link events reuses the facts that it does not read itself.
+    /// Result of the last full cycle, without links. A cycle of link events reuses the facts that it does not read
+    /// itself.
     last_full_cycle: Option<ConvergeResult>,
     /// Duration of the last read.
     read_duration: Duration,
@@ -163,6 +165,8 @@ impl CycleRunner {
         self.update_dhcp(&desired, &converged.facts);
         self.save_trunks();
         self.save_conflicts();
+        // Each cycle reads the links again, and a host may have thousands.
+        converged.facts.links = Links::default();
         self.scan.last_full_cycle = Some(ConvergeResult { outcomes: Vec::new(), ..converged });
         self.state.mark_cycle_ended();
     }
@@ -257,6 +261,7 @@ impl CycleRunner {
         if let Some(before) = &self.scan.device_facts {
             facts.copy_kvm_from(before);
         }
+        facts.links = Links::default();
         self.scan.device_facts = Some(facts);
         self.state.record_progress();
     }

@@ -8,8 +8,8 @@ use berth_host_facts::kernel_files::boot_id;
 use berth_host_facts::ledger::Ledger;
 use berth_host_facts::root::Root;
 use kube::core::DynamicObject;
-use serde_json::{Value, json};
-use tokio::sync::watch;
+use serde_json::Value;
+use tokio::sync::Notify;
 
 use super::settings::{Settings, Source};
 use crate::dhcp::DhcpHandle;
@@ -46,9 +46,9 @@ pub(super) fn start_receiver(
     save_to_disk: bool,
     dhcp: DhcpHandle,
 ) -> impl Fn(Option<DynamicObject>) + Send + Sync + 'static {
-    let (sender, to_save) = watch::channel(None);
-    if save_to_disk {
-        tokio::spawn(save_leases(root, to_save));
+    let pending = save_to_disk.then(|| Arc::new(PendingSave::default()));
+    if let Some(pending) = &pending {
+        tokio::spawn(save_leases(root, Arc::clone(pending)));
     }
     let last_faults = Mutex::new(Vec::new());
     move |object| {
@@ -60,28 +60,53 @@ pub(super) fn start_receiver(
             *last_faults = faults;
         }
         dhcp.set_leases(&Arc::new(leases));
-        sender.send_replace(object.as_ref().map(to_document));
+        if let Some(pending) = &pending {
+            pending.replace(object.as_ref().map(to_document));
+        }
     }
 }
 
-/// Returns the text of the object as it is saved, without the fields that change with each write.
+/// The last state that is not yet saved. It is removed when it is saved, so that the agent does not keep the text of
+/// thousands of leases.
+#[derive(Debug, Default)]
+struct PendingSave {
+    /// `Some(None)` if the object does not exist.
+    document: Mutex<Option<Option<String>>>,
+    changed: Notify,
+}
+
+impl PendingSave {
+    fn replace(&self, document: Option<String>) {
+        *self.document.lock().unwrap_or_else(PoisonError::into_inner) = Some(document);
+        self.changed.notify_one();
+    }
+
+    fn take(&self) -> Option<Option<String>> {
+        self.document.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+/// Returns the text of the object as it is saved, without the fields that change with each write. The spec is not
+/// copied, because it may contain thousands of leases.
 fn to_document(object: &DynamicObject) -> String {
-    json!({
-        "apiVersion": berth_api::names::API_VERSION,
-        "kind": "HostLeases",
-        "metadata": {"name": object.metadata.name},
-        "spec": object.data.get("spec"),
-    })
-    .to_string()
+    let version = Value::from(berth_api::names::API_VERSION);
+    let name = Value::from(object.metadata.name.clone());
+    let spec = object.data.get("spec").unwrap_or(&Value::Null);
+    format!(
+        r#"{{"apiVersion":{version},"kind":"HostLeases","metadata":{{"name":{name}}},"spec":{spec}}}"#
+    )
 }
 
 /// Saves each new state. If the object does not exist, removes the file. While the disk is full, the leases are only in
 /// memory.
-async fn save_leases(root: Arc<Root>, mut to_save: watch::Receiver<Option<String>>) {
+async fn save_leases(root: Arc<Root>, pending: Arc<PendingSave>) {
     let mut is_failure_logged = false;
-    while to_save.changed().await.is_ok() {
+    loop {
+        pending.changed.notified().await;
+        let Some(document) = pending.take() else { continue };
+        let mut document = Arc::new(document);
         loop {
-            let (root, leases) = (Arc::clone(&root), to_save.borrow_and_update().clone());
+            let (root, leases) = (Arc::clone(&root), Arc::clone(&document));
             let save = move || state_folder::save_leases(&root, leases.as_deref());
             match tokio::task::spawn_blocking(save).await {
                 Ok(Ok(())) => {
@@ -97,6 +122,7 @@ async fn save_leases(root: Arc<Root>, mut to_save: watch::Receiver<Option<String
                 Err(_) => return,
             }
             tokio::time::sleep(SAVE_RETRY_INTERVAL).await;
+            document = pending.take().map_or(document, Arc::new);
         }
     }
 }
@@ -109,7 +135,19 @@ fn log_faults(faults: &[Fault]) {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    #[test]
+    fn only_the_last_state_is_saved_and_then_freed() {
+        let pending = PendingSave::default();
+        assert_eq!(pending.take(), None);
+        pending.replace(Some("first".to_owned()));
+        pending.replace(None);
+        assert_eq!(pending.take(), Some(None), "the file is removed");
+        assert_eq!(pending.take(), None);
+    }
 
     #[test]
     fn a_saved_object_is_restored() {
