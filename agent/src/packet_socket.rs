@@ -15,6 +15,7 @@ use nix::sys::socket::{
 };
 use pnet_datalink::{ChannelType, Config, NetworkInterface};
 use socket2::{SockFilter, SockRef};
+use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 /// A packet socket.
@@ -62,15 +63,33 @@ impl PacketSocket {
     ///
     /// # Errors
     /// Returns the error of the kernel, for example if the link was set down or deleted.
-    pub(crate) async fn receive(&self, mut handle: impl FnMut(Frame<'_>)) -> io::Result<()> {
-        let mut ready = self.0.readable().await?;
+    pub(crate) async fn receive(&self, handle: impl FnMut(Frame<'_>)) -> io::Result<()> {
+        self.readable().await?;
+        self.read_frames(handle)
+    }
+
+    /// Waits until frames may have arrived, until [`Self::read_frames`] has read all of them.
+    ///
+    /// # Errors
+    /// If the runtime shuts down.
+    pub(crate) async fn readable(&self) -> io::Result<()> {
+        self.0.readable().await.map(drop)
+    }
+
+    /// Passes at most [`BATCH_SIZE`] frames that have arrived to `handle`, without waiting.
+    ///
+    /// # Errors
+    /// Returns the error of the kernel, for example if the link was set down or deleted.
+    pub(crate) fn read_frames(&self, mut handle: impl FnMut(Frame<'_>)) -> io::Result<()> {
         let mut buffer = [0; MAX_FRAME_BYTES];
         for _ in 0..BATCH_SIZE {
-            let received = ready.try_io(|socket| {
+            let received = self.0.try_io(Interest::READABLE, |socket| {
                 recvfrom::<LinkAddr>(socket.as_raw_fd(), &mut buffer).map_err(io::Error::from)
             });
-            let Ok(received) = received else { return Ok(()) };
-            let (length, sender) = received?;
+            let (length, sender) = match received {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                received => received?,
+            };
             let is_outgoing = sender.is_some_and(|sender| sender.pkttype() == PACKET_OUTGOING);
             handle(Frame { bytes: buffer.get(..length).unwrap_or_default(), is_outgoing });
         }

@@ -79,96 +79,132 @@ impl PortTask {
             advertisement_timer: AdvertisementTimer::new(tokio::time::Instant::now()),
         }
     }
+
+    /// Waits for the next event. Only this function waits most of the time, so its future must be small.
+    async fn next_event(&mut self) -> Event {
+        let advertisement_due = self.advertisement_timer.due_at();
+        let limited_until = self.guest_frame_limit.limited_until();
+        let limited_until = limited_until.map(tokio::time::Instant::from_std);
+        // One timer for both purposes, because each port has memory for its timers all the time.
+        let due = limited_until.map_or(advertisement_due, |end| advertisement_due.min(end));
+        tokio::select! {
+            ready = self.socket.readable() => Event::Readable(ready),
+            changed = self.network.changed() => match changed {
+                Ok(()) => Event::NetworkChanged,
+                Err(_) => Event::NetworkEnded,
+            },
+            probe = next_probe(&mut self.probes_to_guest) => Event::Probe(probe),
+            () = sleep_until(due) => Event::Due,
+        }
+    }
+
+    /// Reads and answers frames.
+    fn answer_frames(&mut self, ready: io::Result<()>) -> Batch {
+        let (socket, plan, shared) = (&self.socket, &*self.plan, &*self.shared);
+        let (port, probes) = (&mut self.port, &*self.probes);
+        let guest_frame_limit = &mut self.guest_frame_limit;
+        let was_limited = guest_frame_limit.limited_until().is_some();
+        let mut batch = Batch::default();
+        let answer = |frame: Frame<'_>| {
+            batch.has_guest_frames |= !frame.is_outgoing;
+            if !frame.is_outgoing || guest_frame_limit.allows_frame(Instant::now()) {
+                batch.declines.extend(answer_frame(socket, port, (plan, probes), shared, frame));
+            }
+        };
+        if let Err(error) = ready.and_then(|()| socket.read_frames(answer)) {
+            tracing::debug!(port = %plan.name, %error, "failed to receive frames");
+            batch.is_error = true;
+        }
+        if !was_limited && guest_frame_limit.limited_until().is_some() {
+            shared.metrics.rate_limited.inc();
+            set_filter(socket, plan, &shared.filters.requests_only);
+        }
+        batch
+    }
+
+    fn update_network(&mut self) {
+        self.port.set_network(Arc::clone(&self.network.borrow_and_update()));
+        if !self.port.has_known_guest() && self.probes_to_guest.is_none() {
+            self.probes_to_guest = Some(self.probes.subscribe());
+        }
+        // The routes may have changed.
+        self.advertisement_timer.expedite(tokio::time::Instant::now());
+    }
+
+    fn send_probe(&self, probe: Probe) {
+        if let Some(frame) = probe.frame_to_guest()
+            && let Err(error) = self.socket.send(&frame)
+        {
+            tracing::debug!(port = %self.plan.name, %error, "failed to send an address probe");
+        }
+    }
+
+    /// Ends the rate limit and sends an advertisement, if they are due.
+    fn handle_timer(&mut self) {
+        let now = tokio::time::Instant::now();
+        let limited_until = self.guest_frame_limit.limited_until();
+        if limited_until.is_some_and(|end| tokio::time::Instant::from_std(end) <= now) {
+            self.guest_frame_limit.allow_frames();
+            set_filter(&self.socket, &self.plan, &self.shared.filters.all_frames);
+        }
+        if self.advertisement_timer.due_at() <= now {
+            if let Some(frame) = self.port.advertisement() {
+                let sent = self.socket.send(&frame);
+                count_sent(&self.shared, &self.plan, AnswerKind::RouterAdvertisement, sent);
+            }
+            self.advertisement_timer.restart(now);
+        }
+    }
+}
+
+/// Event that a port waits for.
+enum Event {
+    /// Frames have arrived.
+    Readable(io::Result<()>),
+    NetworkChanged,
+    /// The network has no more leases.
+    NetworkEnded,
+    /// A probe that the port sends to its guest.
+    Probe(Probe),
+    /// The rate limit ends, or an advertisement is due.
+    Due,
+}
+
+/// Result of a batch of frames.
+#[derive(Default)]
+struct Batch {
+    has_guest_frames: bool,
+    is_error: bool,
+    declines: Vec<Decline>,
 }
 
 /// Serves a port until the network has no more leases.
 pub(super) async fn serve_port(mut task: Box<PortTask>) {
-    let PortTask {
-        socket,
-        index,
-        plan,
-        network,
-        probes,
-        shared,
-        port,
-        probes_to_guest,
-        token_bucket,
-        guest_frame_limit,
-        advertisement_timer,
-    } = &mut *task;
-    // Only the other fields change.
-    let (socket, index, plan, probes, shared) = (&*socket, *index, &**plan, &**probes, &**shared);
     loop {
-        let limited_until = guest_frame_limit.limited_until().map(tokio::time::Instant::from_std);
-        let advertisement_due = advertisement_timer.due_at();
-        let due = limited_until.map_or(advertisement_due, |end| end.min(advertisement_due));
-        let mut has_guest_frames = false;
-        let mut declines = Vec::new();
-        let answer = |frame: Frame<'_>| {
-            has_guest_frames |= !frame.is_outgoing;
-            if !frame.is_outgoing || guest_frame_limit.allows_frame(Instant::now()) {
-                declines.extend(answer_frame(socket, port, (plan, probes), shared, frame));
-            }
-        };
-        tokio::select! {
-            received = socket.receive(answer) => {
-                let is_error = received.is_err();
-                if let Err(error) = received {
-                    tracing::debug!(port = %plan.name, %error, "failed to receive frames");
+        match task.next_event().await {
+            Event::Readable(ready) => {
+                let batch = task.answer_frames(ready);
+                if batch.is_error {
                     sleep(ERROR_DELAY).await;
                 }
-                if limited_until.is_none() && guest_frame_limit.limited_until().is_some() {
-                    shared.metrics.rate_limited.inc();
-                    set_filter(socket, plan, &shared.filters.requests_only);
-                }
-                for decline in declines {
+                for decline in batch.declines {
+                    let (plan, probes, shared) = (&*task.plan, &*task.probes, &*task.shared);
                     // Declines are rare, so their future occupies memory only while it runs.
-                    Box::pin(handle_decline(decline, (index, plan), probes, shared)).await;
+                    Box::pin(handle_decline(decline, (task.index, plan), probes, shared)).await;
                 }
-                if port.has_known_guest() {
-                    *probes_to_guest = None;
+                if task.port.has_known_guest() {
+                    task.probes_to_guest = None;
                 }
-                if !has_guest_frames && !is_error {
-                    continue;
-                }
-                if let Err(wait) = token_bucket.take_token(Instant::now()) {
-                    shared.metrics.rate_limited.inc();
+                let is_limited = batch.has_guest_frames || batch.is_error;
+                if is_limited && let Err(wait) = task.token_bucket.take_token(Instant::now()) {
+                    task.shared.metrics.rate_limited.inc();
                     sleep(wait).await;
                 }
             }
-            changed = network.changed() => {
-                if changed.is_err() {
-                    return;
-                }
-                port.set_network(Arc::clone(&network.borrow_and_update()));
-                if !port.has_known_guest() && probes_to_guest.is_none() {
-                    *probes_to_guest = Some(probes.subscribe());
-                }
-                // The routes may have changed.
-                advertisement_timer.expedite(tokio::time::Instant::now());
-            }
-            probe = next_probe(probes_to_guest) => {
-                if let Some(frame) = probe.frame_to_guest()
-                    && let Err(error) = socket.send(&frame)
-                {
-                    tracing::debug!(port = %plan.name, %error, "failed to send an address probe");
-                }
-            }
-            // One timer for both purposes, because each port has memory for its timers all the time.
-            () = sleep_until(due) => {
-                let now = tokio::time::Instant::now();
-                if limited_until.is_some_and(|end| end <= now) {
-                    guest_frame_limit.allow_frames();
-                    set_filter(socket, plan, &shared.filters.all_frames);
-                }
-                if advertisement_due <= now {
-                    if let Some(frame) = port.advertisement() {
-                        let sent = socket.send(&frame);
-                        count_sent(shared, plan, AnswerKind::RouterAdvertisement, sent);
-                    }
-                    advertisement_timer.restart(now);
-                }
-            }
+            Event::NetworkChanged => task.update_network(),
+            Event::NetworkEnded => return,
+            Event::Probe(probe) => task.send_probe(probe),
+            Event::Due => task.handle_timer(),
         }
     }
 }
@@ -287,6 +323,6 @@ mod tests {
     fn the_task_of_a_port_is_small() {
         assert!(size_of::<PortTask>() <= 320, "{} bytes", size_of::<PortTask>());
         let future = size_of_future(serve_port);
-        assert!(future <= 1280, "{future} bytes");
+        assert!(future <= 1024, "{future} bytes");
     }
 }
