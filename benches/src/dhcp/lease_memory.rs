@@ -80,7 +80,9 @@ pub(crate) fn run(args: &LeaseMemoryArgs) -> Result<bool> {
         date: args.output.date(),
         conditions: vec![
             format!("measured on: {}", describe_host()?),
-            format!("programs: `{agent}` with `run --standalone`, {version}"),
+            format!(
+                "programs: `{agent}` with `run --standalone` and the environment of systemd/berth-agent.service, {version}"
+            ),
             format!(
                 "guests: {guests} for each server, each with a lease and a bridge port (veth) of one bridge; the agent has a packet socket for \
                  each port"

@@ -55,6 +55,11 @@ impl NamespaceArgs {
     }
 }
 
+/// Environment of the agent in `systemd/berth-agent.service` and in the DaemonSet, which determines how much freed
+/// memory stays resident.
+const ALLOCATOR_SETTINGS: &str =
+    "MALLOC_ARENA_MAX=1 MALLOC_MMAP_THRESHOLD_=131072 MALLOC_TRIM_THRESHOLD_=131072";
+
 /// Shell functions that both benchmarks use. `$1` is the folder with the files of [`write_files`], `$count` the
 /// number of guests. The result of the script is what it writes to file descriptor 3.
 const PRELUDE: &str = r#"
@@ -79,7 +84,8 @@ add_guests() { # SERVER BRIDGE
     wait_for ports_are_up "$2"
 }
 start_agent() {
-    "$agent" run --standalone host.yaml --node-name a 2>>agent.log 3>&- &
+    # Without quotes, because it is a list of settings. `env` is replaced by the agent, which has the same process id.
+    env $allocator "$agent" run --standalone host.yaml --node-name a 2>>agent.log 3>&- &
     agent_pid=$!
     wait_for curl -sf http://127.0.0.1:9477/readyz
     wait_for ip link show tn5001
@@ -117,10 +123,29 @@ pub(super) fn run_script(args: &NamespaceArgs, script: &str, rounds: u32) -> Res
     write_files(folder.path(), args.guests)?;
     let variables = [
         ("agent", agent.as_os_str()),
+        ("allocator", OsStr::new(ALLOCATOR_SETTINGS)),
         ("dnsmasq", dnsmasq.as_os_str()),
         ("benches", benches.as_os_str()),
         ("count", OsStr::new(&count)),
         ("rounds", OsStr::new(&rounds)),
     ];
     run_unshared(&format!("{PRELUDE}{script}"), folder.path(), &variables)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_agent_is_measured_with_the_environment_that_is_shipped() {
+        let unit = include_str!("../../../systemd/berth-agent.service");
+        let line = format!("Environment={ALLOCATOR_SETTINGS}");
+        assert!(unit.lines().any(|other| other == line), "{line}");
+        let daemon_set = include_str!("../../../deploy/base/daemonset.yaml");
+        for setting in ALLOCATOR_SETTINGS.split(' ') {
+            let (name, value) = setting.split_once('=').unwrap();
+            let item = format!("- {{name: {name}, value: \"{value}\"}}");
+            assert!(daemon_set.contains(&item), "{item}");
+        }
+    }
 }
