@@ -326,3 +326,37 @@ fn replace<T: PartialEq>(sender: &watch::Sender<T>, value: T) {
         is_changed
     });
 }
+
+#[cfg(test)]
+mod tests {
+    use berth_api::{Lease, LeaseNetwork, MacAddress};
+
+    use super::*;
+
+    #[test]
+    fn leases_are_stored_once() {
+        let lease = Lease {
+            mac: MacAddress([2, 0, 0, 0, 0, 1]),
+            machine: "cluster-a/m1".to_owned(),
+            hostname: None,
+            ipv4: Some([10, 0, 0, 1].into()),
+            ipv6: None,
+        };
+        let name = "cluster-a".to_owned();
+        let network = LeaseNetwork { name, leases: vec![lease], ..LeaseNetwork::default() };
+        let spec = HostLeasesSpec { networks: vec![network] };
+        let handle = DhcpHandle::default();
+        let mut input = handle.input.subscribe();
+        let leases = Arc::new(spec.clone());
+        handle.set_leases(&leases);
+        assert!(input.has_changed().unwrap());
+        let networks = Arc::clone(&input.borrow_and_update().networks);
+        assert_eq!(Arc::strong_count(&leases), 1, "the object can be freed");
+        handle.set_leases(&leases);
+        handle.set_leases(&Arc::new(spec));
+        assert!(!input.has_changed().unwrap());
+        assert!(Arc::ptr_eq(&networks, &input.borrow().networks));
+        handle.set_leases(&Arc::new(HostLeasesSpec::default()));
+        assert!(input.has_changed().unwrap());
+    }
+}

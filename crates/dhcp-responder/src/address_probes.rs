@@ -103,6 +103,7 @@ impl AddressProbes {
         for queue in [&mut self.in_round, &mut self.waiting] {
             queue.retain(|(_, address)| self.entries.contains_key(address));
         }
+        let count = self.entries.len();
         for (&address, &owner) in leases {
             self.entries.entry(address).or_insert_with(|| {
                 self.waiting.insert((now, address));
@@ -115,6 +116,10 @@ impl AddressProbes {
                     backoff: MIN_BACKOFF,
                 }
             });
+        }
+        if self.entries.len() > count {
+            // Insertions in ascending order leave half of the map's memory empty.
+            self.entries = std::mem::take(&mut self.entries).into_iter().collect();
         }
     }
 
