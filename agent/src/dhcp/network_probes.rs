@@ -115,18 +115,15 @@ fn addresses(lease: &Lease) -> impl Iterator<Item = IpAddr> + use<> {
     ipv4.into_iter().chain(lease.ipv6.map(IpAddr::V6))
 }
 
-/// Waits for the next probe that a port sends to its guest; waits forever without a receiver.
-pub(super) async fn next_probe(receiver: &mut Option<broadcast::Receiver<Probe>>) -> Probe {
-    if let Some(receiver) = receiver {
-        loop {
-            match receiver.recv().await {
-                Ok(probe) => return probe,
-                Err(broadcast::error::RecvError::Lagged(_)) => {}
-                Err(broadcast::error::RecvError::Closed) => break,
-            }
+/// Waits for the next probe that a port sends to its guest; waits forever after the end of the network.
+pub(super) async fn next_probe(receiver: &mut broadcast::Receiver<Probe>) -> Probe {
+    loop {
+        match receiver.recv().await {
+            Ok(probe) => return probe,
+            Err(broadcast::error::RecvError::Lagged(_)) => {}
+            Err(broadcast::error::RecvError::Closed) => std::future::pending().await,
         }
     }
-    std::future::pending().await
 }
 
 #[cfg(test)]

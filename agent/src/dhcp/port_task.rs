@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use berth_dhcp_responder::{AnswerKind, Direction, Outcome, Probe, ProbeAnswer};
 use berth_runtime::token_bucket::TokenBucket;
+use futures::future::OptionFuture;
 use socket2::SockFilter;
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio::time::{sleep, sleep_until};
@@ -87,13 +88,15 @@ impl PortTask {
         let limited_until = limited_until.map(tokio::time::Instant::from_std);
         // One timer for both purposes, because each port has memory for its timers all the time.
         let due = limited_until.map_or(advertisement_due, |end| advertisement_due.min(end));
+        // This future is on the heap, because a port whose guest is known does not need it.
+        let probe = self.probes_to_guest.as_mut().map(|receiver| Box::pin(next_probe(receiver)));
         tokio::select! {
             ready = self.socket.readable() => Event::Readable(ready),
             changed = self.network.changed() => match changed {
                 Ok(()) => Event::NetworkChanged,
                 Err(_) => Event::NetworkEnded,
             },
-            probe = next_probe(&mut self.probes_to_guest) => Event::Probe(probe),
+            Some(probe) = OptionFuture::from(probe) => Event::Probe(probe),
             () = sleep_until(due) => Event::Due,
         }
     }
