@@ -81,7 +81,8 @@ pub(crate) fn run(args: &LeaseMemoryArgs) -> Result<bool> {
         conditions: vec![
             format!("measured on: {}", describe_host()?),
             format!(
-                "programs: `{agent}` with `run --standalone` and the environment of systemd/berth-agent.service, {version}"
+                "programs: `{agent}` with `run --standalone` and the environment of systemd/berth-agent.service, \
+                 {version}"
             ),
             format!(
                 "guests: {guests} for each server, each with a lease and a bridge port (veth) of one bridge; the agent has a packet socket for \
