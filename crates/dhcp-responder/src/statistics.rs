@@ -19,7 +19,7 @@ pub struct Statistics {
     pub options_left_out: u64,
 }
 
-/// Counters by key. A key that never occurred counts as 0.
+/// Counters by key, sorted by key. A key that never occurred counts as 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counters<K>(Vec<(K, u64)>);
 
@@ -40,7 +40,7 @@ impl<K> Default for Counters<K> {
     }
 }
 
-impl<K: PartialEq> Counters<K> {
+impl<K: Ord> Counters<K> {
     fn increment(&mut self, key: K) {
         if let Some((_, count)) = self.0.iter_mut().find(|(other, _)| *other == key) {
             *count = count.saturating_add(1);
@@ -48,7 +48,8 @@ impl<K: PartialEq> Counters<K> {
         }
         // Without the exact size, a vector reserves memory for four counters.
         self.0.reserve_exact(1);
-        self.0.push((key, 1));
+        let position = self.0.partition_point(|(other, _)| *other < key);
+        self.0.insert(position, (key, 1));
     }
 }
 
@@ -75,5 +76,18 @@ mod tests {
         assert_eq!(statistics.ignored[&IgnoredReason::OtherMac], 1);
         assert_eq!(statistics.ignored[&IgnoredReason::Released], 0);
         assert_eq!(statistics.answers, Counters::default());
+    }
+
+    #[test]
+    fn order_of_first_occurrence_does_not_matter() {
+        let counters = |reasons: [IgnoredReason; 3]| {
+            let mut counters = Counters::default();
+            reasons.into_iter().for_each(|reason| counters.increment(reason));
+            counters
+        };
+        let (a, b, c) =
+            (IgnoredReason::Malformed, IgnoredReason::OtherMac, IgnoredReason::Released);
+        assert_eq!(counters([a, b, c]), counters([c, b, a]));
+        assert_ne!(counters([a, b, c]), counters([a, a, b]));
     }
 }
