@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use berth_api::names::condition::HOST_LOST;
 use berth_api::names::{HOST_LOSS_FIELD_MANAGER, TENANT_PREFIX};
-use berth_api::{Condition, InfraNode, ReplaceAfter};
+use berth_api::{Condition, InfraNode, ReplaceAfter, TenantCluster};
 use futures::{StreamExt as _, stream};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
@@ -139,12 +139,12 @@ impl HostReconciler {
         let Some(name) = namespace.strip_prefix(TENANT_PREFIX) else {
             return ReplaceAfter::default();
         };
+        // The malformed objects are read first: a tenant that is corrected meanwhile is then in the store.
+        let malformed = self.context.watch_health.malformed_objects().names::<TenantCluster>();
         if let Some(tenant) = self.context.tenants.get(name) {
             return tenant.spec.replace_after.unwrap_or_default();
         }
-        let key = ("TenantCluster".to_owned(), String::new(), name.to_owned());
-        let is_malformed = self.context.watch_health.malformed_objects().all().contains_key(&key);
-        if is_malformed { ReplaceAfter::Never } else { ReplaceAfter::default() }
+        if malformed.contains(name) { ReplaceAfter::Never } else { ReplaceAfter::default() }
     }
 
     async fn decide(

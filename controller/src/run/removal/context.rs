@@ -35,10 +35,10 @@ pub(in crate::run) struct RemovalContext {
 impl RemovalContext {
     /// Returns the upper bound for drain time limits that annotations may set, according to the last valid InfraConfig.
     pub(super) fn timeout_limit(&self) -> TimeoutLimit {
+        // The malformed objects are read first: a config that is corrected meanwhile is then in the store.
+        let malformed = self.watch_health.malformed_objects().names::<InfraConfig>();
         let config = self.configs.get(INFRA_CONFIG);
-        let key = ("InfraConfig".to_owned(), String::new(), INFRA_CONFIG.to_owned());
-        let is_malformed =
-            config.is_none() && self.watch_health.malformed_objects().all().contains_key(&key);
+        let is_malformed = config.is_none() && malformed.contains(INFRA_CONFIG);
         TimeoutLimit::new(config.as_deref().map(|config| &config.spec), is_malformed)
     }
 }
