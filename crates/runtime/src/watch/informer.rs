@@ -173,13 +173,15 @@ where
                 (Event::Init, None)
             }
             Event::InitApply(object) => {
-                if let Err(invalid) = &object.0 {
-                    self.malformed_in_list.insert(object_key::<K>(&invalid.metadata));
-                }
+                let key = object.0.as_ref().err();
+                let key = key.map(|invalid| object_key::<K>(&invalid.metadata));
                 match self.parse_object(object) {
                     Ok(object) => (Event::InitApply(object), None),
-                    Err(Some(known)) => (Event::InitApply((*known).clone()), None),
-                    Err(None) => return,
+                    Err(known) => {
+                        self.malformed_in_list.extend(key);
+                        let Some(known) = known else { return };
+                        (Event::InitApply((*known).clone()), None)
+                    }
                 }
             }
             Event::InitDone => {
@@ -244,7 +246,6 @@ where
     /// is sufficient to finalize the object; without the substitute, the object would never be finalized.
     fn terminating_object(&self, metadata: &ObjectMeta) -> Option<K> {
         metadata.deletion_timestamp.as_ref()?;
-        self.health.malformed_objects().remove::<K>(metadata);
         if let Some(known) = self.last_valid_version(metadata) {
             let mut object = (*known).clone();
             metadata.clone_into(object.meta_mut());
@@ -387,6 +388,18 @@ mod tests {
         watcher.handle_event(Event::Apply(wrong()));
         assert_eq!(names(), ["a"]);
         watcher.handle_event(Event::Apply(test_object(json!({"data": {"x": "2"}}))));
+        assert!(names().is_empty());
+
+        // The substitute for a terminating object is stored when the list is complete.
+        watcher.handle_event(Event::Apply(wrong()));
+        let metadata = json!({"name": "a", "namespace": "b", "uid": "u",
+            "deletionTimestamp": "2026-01-01T00:00:00Z"});
+        let terminating = || test_object(json!({"data": "wrong", "metadata": metadata}));
+        list(&mut watcher, Some(terminating()));
+        assert!(names().is_empty());
+        watcher.handle_event(Event::Apply(wrong()));
+        assert_eq!(names(), ["a"]);
+        watcher.handle_event(Event::Apply(terminating()));
         assert!(names().is_empty());
     }
 
