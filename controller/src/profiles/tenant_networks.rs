@@ -26,7 +26,8 @@ pub fn tenant_networks(
 }
 
 /// Adds the networks that a host has for unknown tenants, whose TenantClusters could not be parsed since the controller
-/// started: their machines use these networks. `current` are the tenant networks in the spec of the host.
+/// started: their machines use these networks. `current` are the tenant networks in the spec of the host. A network whose
+/// VLAN or VNI another tenant has now is not added, because the two tenants would not be isolated.
 pub(super) fn add_unknown_tenants(
     all: &mut Vec<TenantNetworkSpec>,
     unknown: &BTreeSet<String>,
@@ -37,7 +38,16 @@ pub(super) fn add_unknown_tenants(
         let tenant = one.name.strip_prefix(TENANT_PREFIX);
         tenant.is_some_and(|tenant| unknown.contains(tenant)) && networks.contains_key(&one.network)
     };
-    all.extend(current.iter().filter(is_unknown).cloned());
+    let has_other_owner = |one: &&TenantNetworkSpec| {
+        all.iter().any(|other| {
+            let has_same_number = one.vlan.is_some() && one.vlan == other.vlan
+                || one.vni.is_some() && one.vni == other.vni;
+            other.name != one.name && other.network == one.network && has_same_number
+        })
+    };
+    let kept = current.iter().filter(is_unknown).filter(|one| !has_other_owner(one));
+    let kept: Vec<TenantNetworkSpec> = kept.cloned().collect();
+    all.extend(kept);
     all.sort_by(|a, b| a.name.cmp(&b.name));
     all.dedup_by(|a, b| a.name == b.name);
 }
@@ -134,6 +144,24 @@ mod tests {
         assert_eq!(guard(true, Some(true)), Some(true));
         assert_eq!(guard(true, Some(false)), None);
         assert_eq!(guard(false, None), None);
+    }
+
+    #[test]
+    fn network_of_an_unknown_tenant_is_kept_unless_its_vlan_has_another_tenant() {
+        let networks = [("trunk".to_owned(), NetworkScenario::VlanAwareBridge)].into();
+        let on_host = |name: &str, vlan: u16| {
+            let tenants = [Arc::new(tenant(name, "trunk", Some(vlan), None))];
+            tenant_networks(&tenants, &BTreeMap::new(), &networks)
+        };
+        let unknown = BTreeSet::from(["lost".to_owned()]);
+        let current = [on_host("lost", 120), on_host("gone", 130)].concat();
+        let names = |known_vlan: u16| {
+            let mut all = on_host("known", known_vlan);
+            add_unknown_tenants(&mut all, &unknown, &current, &networks);
+            all.into_iter().map(|one| one.name).collect::<Vec<_>>()
+        };
+        assert_eq!(names(121), ["cluster-known", "cluster-lost"]);
+        assert_eq!(names(120), ["cluster-known"]);
     }
 
     #[test]
