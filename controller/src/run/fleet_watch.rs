@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use berth_api::names::TENANT_PREFIX;
 use berth_api::{HostProfile, InfraNode, TenantCluster};
 use futures::channel::mpsc::UnboundedSender;
 use k8s_openapi::api::core::v1::Node;
@@ -228,14 +229,60 @@ fn handle_tenant_change(
     if facts(before) == facts(after) {
         return;
     }
+    let versions: Vec<&TenantCluster> = before.into_iter().chain(after).collect();
     for node in context.nodes.all() {
-        let labels = node.metadata.labels.as_ref();
-        let selects = |tenant: &TenantCluster| {
-            let mut selector = tenant.spec.node_selector.iter();
-            selector.all(|(key, value)| labels.and_then(|labels| labels.get(key)) == Some(value))
-        };
-        if before.is_some_and(selects) || after.is_some_and(selects) {
-            throttle.add(node.name_any());
+        let name = node.name_any();
+        let infra_node = context.infra_nodes.get(&name);
+        if versions.iter().any(|tenant| is_affected(&node, infra_node.as_deref(), tenant)) {
+            throttle.add(name);
         }
+    }
+}
+
+/// Returns true if a tenant selects a host, or the host has a network of the tenant. A tenant that was unknown until
+/// now may have a network on a host that it no longer selects.
+fn is_affected(node: &Node, infra_node: Option<&InfraNode>, tenant: &TenantCluster) -> bool {
+    let labels = node.metadata.labels.as_ref();
+    let mut selector = tenant.spec.node_selector.iter();
+    let is_selected =
+        selector.all(|(key, value)| labels.and_then(|labels| labels.get(key)) == Some(value));
+    let network = format!("{TENANT_PREFIX}{}", tenant.name_any());
+    let mut current = infra_node.into_iter().flat_map(|host| &host.spec.tenant_networks);
+    is_selected || current.any(|one| one.name == network)
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_api::infra_node::TenantNetworkSpec;
+    use berth_api::{InfraNodeSpec, TenantClusterSpec};
+
+    use super::*;
+
+    #[test]
+    fn corrected_tenant_affects_a_host_that_it_no_longer_selects() {
+        let mut tenant = TenantCluster::new("shop", TenantClusterSpec::default());
+        tenant.spec.node_selector.insert("rack".to_owned(), "1".to_owned());
+        let node = |rack: &str| {
+            let mut node = Node::default();
+            node.labels_mut().insert("rack".to_owned(), rack.to_owned());
+            node
+        };
+        let infra_node = |network: &str| {
+            let network = TenantNetworkSpec {
+                name: network.to_owned(),
+                network: "trunk".to_owned(),
+                vlan: None,
+                vni: Some(7),
+                dhcp_guard: None,
+                ready_hosts_only: None,
+            };
+            let tenant_networks = vec![network];
+            InfraNode::new("a", InfraNodeSpec { tenant_networks, ..InfraNodeSpec::default() })
+        };
+        let (own, other) = (infra_node("cluster-shop"), infra_node("cluster-other"));
+        assert!(is_affected(&node("1"), None, &tenant));
+        assert!(!is_affected(&node("2"), None, &tenant));
+        assert!(is_affected(&node("2"), Some(&own), &tenant));
+        assert!(!is_affected(&node("2"), Some(&other), &tenant));
     }
 }
