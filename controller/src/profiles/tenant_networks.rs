@@ -26,8 +26,8 @@ pub fn tenant_networks(
 }
 
 /// Adds the networks that a host has for unknown tenants, whose TenantClusters could not be parsed since the controller
-/// started: their machines use these networks. `current` are the tenant networks in the spec of the host. A network whose
-/// VLAN or VNI another tenant has now is not added, because the two tenants would not be isolated.
+/// started: their machines use these networks. `current` are the tenant networks in the spec of the host. A network
+/// whose VLAN or VNI another tenant has now is not added, because the two tenants would not be isolated.
 pub(super) fn add_unknown_tenants(
     all: &mut Vec<TenantNetworkSpec>,
     unknown: &BTreeSet<String>,
