@@ -72,6 +72,10 @@ fn find_fault(facts: &HostFacts, spec: &HugepagesSpec, path: &FieldPath) -> Opti
         let message = format!("this host has no such zone; it has {}", ids.join(", "));
         return Some(path.child("zone").fault(id, message));
     }
+    if let Some(id) = find_unknown_zone(facts, spec) {
+        let message = format!("the huge page pools of zone {id} cannot be read");
+        return Some(path.child("size").fault(spec.size, message));
+    }
     let missing = pages_by_zone(facts, spec)
         .iter()
         .any(|(zone, _)| find_pool(facts, *zone, spec.size).is_none());
@@ -87,6 +91,22 @@ fn find_fault(facts: &HostFacts, spec: &HugepagesSpec, path: &FieldPath) -> Opti
         return Some(path.child("size").fault(spec.size, message));
     }
     None
+}
+
+/// Returns the first zone of the spec whose pools are unknown. Without this zone, the other zones would get its share.
+/// If the host has only one zone, its pools may be known from those of the whole host.
+fn find_unknown_zone(facts: &HostFacts, spec: &HugepagesSpec) -> Option<u32> {
+    let is_concerned = |zone: &Zone| match spec.zone {
+        Some(id) => zone.id == id,
+        None => zone.cpus.as_ref().is_none_or(|cpus| !cpus.is_empty()),
+    };
+    let mut zones = facts.zones.iter().enumerate();
+    let unknown = zones.find(|(index, zone)| {
+        zone.hugepages.is_empty()
+            && is_concerned(zone)
+            && facts.notes.is_unknown(&format!("zones[{index}].hugepages"))
+    });
+    unknown.map(|(_, zone)| zone.id)
 }
 
 /// Returns the number of pages of each zone: all pages in the zone that the spec names, otherwise an
@@ -331,4 +351,41 @@ fn used_pages(facts: &HostFacts, zone: u32, size: PageSize) -> u64 {
         table.map_or(0, |table| table.reserved / size.bytes())
     });
     by_kernel.max(by_kubelet)
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_api::infra_node::UnknownReason;
+
+    use super::*;
+
+    #[test]
+    fn zone_with_unknown_pools_is_not_a_zone_without_pools() {
+        let pool = HugepagePool {
+            size: PageSize::MIB_2,
+            total: 8,
+            free: None,
+            surplus: None,
+            reserved: None,
+        };
+        let cpus = |list: &str| Some(list.parse().unwrap());
+        let zones = vec![
+            Zone { id: 0, cpus: cpus("0-3"), hugepages: vec![pool], ..Zone::default() },
+            Zone { id: 2, cpus: cpus("4-7"), ..Zone::default() },
+        ];
+        let mut facts = HostFacts { zones, ..HostFacts::default() };
+        let fault = |facts: &HostFacts, zone: Option<u32>| {
+            let spec = HugepagesSpec { size: PageSize::MIB_2, zone, count: 16 };
+            let fault = find_fault(facts, &spec, &FieldPath::spec("hugepages").item(0));
+            fault.map(|fault| fault.message)
+        };
+        assert_eq!(fault(&facts, None), None, "zone 2 has no memory");
+        facts.notes.add_unknown("zones[1].hugepages", UnknownReason::Unreadable, "");
+        let unknown = Some("the huge page pools of zone 2 cannot be read".to_owned());
+        assert_eq!(fault(&facts, None), unknown);
+        assert_eq!(fault(&facts, Some(2)), unknown);
+        assert_eq!(fault(&facts, Some(0)), None);
+        facts.zones[1].cpus = cpus("");
+        assert_eq!(fault(&facts, None), None, "zone 2 gets no share");
+    }
 }
