@@ -163,6 +163,12 @@ fn check_zone_memory(
 /// largest page size first, because the largest pages need the longest contiguous free memory.
 pub(super) fn plan_changes(input: Input, targets: &Targets) -> Vec<Change> {
     let mut spare_pages = pages_above_limits(input);
+    let limits_unknown = input
+        .settings
+        .pods
+        .hugepage_limits_error
+        .as_ref()
+        .map(|error| format!("the limits of the pods on this host cannot be read: {error}"));
     let mut room = input.settings.available_memory_by_zone.clone();
     let mut changes = Vec::new();
     let mut grow = Vec::new();
@@ -188,6 +194,7 @@ pub(super) fn plan_changes(input: Input, targets: &Targets) -> Vec<Change> {
                     .to_owned()
             });
             *spare = spare.saturating_sub(now - desired);
+            let change = change.blocked_by(limits_unknown.clone());
             let change = change.blocked_by(pod_limits_exceeded).blocked_by(fixed);
             if let (None, Some(room)) = (&change.blocked, room.get_mut(&zone)) {
                 room.0 = room.0.saturating_add((now - desired).saturating_mul(size.bytes()));
@@ -355,9 +362,36 @@ fn used_pages(facts: &HostFacts, zone: u32, size: PageSize) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use berth_api::infra_node::UnknownReason;
+    use berth_api::infra_node::{InfraNodeSpec, UnknownReason};
+    use berth_host_facts::host_settings::HostSettings;
+    use berth_host_facts::root::{ReadError, ReadProblem};
 
     use super::*;
+    use crate::manifest::UnparsedParts;
+
+    #[test]
+    fn pool_is_not_shrunk_while_the_limits_of_pods_are_unknown() {
+        let size = PageSize::MIB_2;
+        let pool = HugepagePool { size, total: 8, free: Some(8), surplus: None, reserved: None };
+        let zones = vec![Zone { hugepages: vec![pool.clone()], ..Zone::default() }];
+        let mut facts = HostFacts { zones, ..HostFacts::default() };
+        facts.memory.hugepages = vec![pool];
+        let (spec, unparsed) = (InfraNodeSpec::default(), UnparsedParts::default());
+        let blocked = |settings: &HostSettings, pages: u64| {
+            let input = Input { spec: &spec, unparsed: &unparsed, facts: &facts, settings };
+            let mut targets = Targets::default();
+            targets.set_target(Setting::Hugepages { zone: 0, size }, SettingValue::Number(pages));
+            let changes = plan_changes(input, &targets);
+            assert_eq!(changes.len(), 1);
+            changes.into_iter().find_map(|change| change.blocked)
+        };
+        let mut settings = HostSettings::default();
+        assert_eq!(blocked(&settings, 4), None);
+        let error = ReadError { path: "kubepods".to_owned(), problem: ReadProblem::NoPermission };
+        settings.pods.hugepage_limits_error = Some(error);
+        assert!(blocked(&settings, 4).is_some_and(|reason| reason.contains("/kubepods: ")));
+        assert_eq!(blocked(&settings, 16), None);
+    }
 
     #[test]
     fn zone_with_unknown_pools_is_not_a_zone_without_pools() {

@@ -93,10 +93,15 @@ fn contains_pod_uid(path: &str) -> bool {
     })
 }
 
-/// Returns the path of a folder with control groups of pods directly below a service, if there is one.
+/// Returns the path of a folder with control groups of pods directly below a service, if there is one. If the services
+/// cannot be listed, returns the error, because any of them may contain pods.
 fn find_pod_group_in_system_slice(root: &Root) -> Option<String> {
     let top = "sys/fs/cgroup/system.slice";
-    let names = root.list(top).unwrap_or_default();
+    let names = match root.list(top) {
+        Ok(names) => names,
+        Err(error) if error.is_not_found() => return None,
+        Err(error) => return Some(error.to_string()),
+    };
     let candidates =
         names.into_iter().filter(|name| name.ends_with(".service") || name.starts_with("kubepods"));
     candidates
