@@ -59,8 +59,11 @@ pub fn plan(input: Input) -> Plan {
         if targets.values.contains_key(setting) || frozen.contains(&part_of_setting(*setting)) {
             continue;
         }
-        let device_removed = |now: &Option<SettingValue>| {
-            now.is_none() && matches!(setting, Setting::IrqAffinity(_))
+        let device_removed = |now: &Option<SettingValue>| match setting {
+            Setting::IrqAffinity(number) => {
+                now.is_none() && !input.settings.unread_irqs.contains(*number)
+            }
+            _ => false,
         };
         let current_value = current_setting_value(input, *setting);
         // KSM's advisor changes `pages_to_scan` all the time, so that the value may equal the original value by chance.
@@ -107,5 +110,35 @@ pub fn plan(input: Input) -> Plan {
             .processes
             .are_visible
             .then_some(input.facts.kubelet.is_running),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_api::infra_node::InfraNodeSpec;
+    use berth_host_facts::HostFacts;
+    use berth_host_facts::host_settings::HostSettings;
+    use berth_host_facts::irqs::UnreadIrqs;
+
+    use super::*;
+    use crate::manifest::UnparsedParts;
+
+    #[test]
+    fn only_the_original_affinity_of_a_removed_interrupt_is_stale() {
+        let setting = Setting::IrqAffinity(40);
+        let mut facts = HostFacts::default();
+        let original = SettingValue::Cpus("0-3".parse().unwrap());
+        facts.ledger.record_original_value(setting, original);
+        let (spec, unparsed) = (InfraNodeSpec::default(), UnparsedParts::default());
+        let stale = |unread_irqs: UnreadIrqs| {
+            let settings = HostSettings { unread_irqs, ..HostSettings::default() };
+            let input =
+                Input { spec: &spec, unparsed: &unparsed, facts: &facts, settings: &settings };
+            plan(input).stale_settings
+        };
+        assert_eq!(stale(UnreadIrqs::default()), [setting]);
+        assert_eq!(stale(UnreadIrqs::Numbers([41].into())), [setting]);
+        assert_eq!(stale(UnreadIrqs::Numbers([40].into())), []);
+        assert_eq!(stale(UnreadIrqs::All), []);
     }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use berth_api::{Bytes, CpuSet};
 
 use super::facts::HostFacts;
-use super::irqs::{self, Irq};
+use super::irqs::{self, Irq, UnreadIrqs};
 use super::memory::{TRANSPARENT_HUGEPAGES_FILE, bracketed_word, read_meminfo};
 use super::pods::{self, Pods};
 use super::units;
@@ -27,6 +27,8 @@ pub struct HostSettings {
     pub transparent_hugepages: Option<String>,
     /// Interrupts that a driver has requested.
     pub irqs: Vec<Irq>,
+    /// Interrupts that are not in `irqs`, because they could not be read.
+    pub unread_irqs: UnreadIrqs,
     /// Default affinity: CPUs that will handle the interrupts that drivers request later.
     pub default_irq_affinity: Option<CpuSet>,
     /// CPUs that run unbound workqueues.
@@ -49,6 +51,7 @@ pub const WORKQUEUE_CPUMASK_FILE: &str = "sys/devices/virtual/workqueue/cpumask"
 pub fn observe(root: &Root, facts: &HostFacts, services: &dyn HostServices) -> HostSettings {
     let available =
         read_meminfo(root, "proc/meminfo").ok().and_then(|info| info.bytes("MemAvailable"));
+    let (irqs, unread_irqs) = irqs::observe_requested(root);
     HostSettings {
         available_memory_by_zone: facts
             .zones
@@ -61,7 +64,8 @@ pub fn observe(root: &Root, facts: &HostFacts, services: &dyn HostServices) -> H
             .filter_map(|setting| Some((setting, read_ksm_setting(root, setting)?)))
             .collect(),
         transparent_hugepages: read_bracketed_word(root, TRANSPARENT_HUGEPAGES_FILE),
-        irqs: irqs::observe_requested(root),
+        irqs,
+        unread_irqs,
         default_irq_affinity: read_cpu_mask(root, DEFAULT_IRQ_AFFINITY_FILE),
         workqueue_cpus: read_cpu_mask(root, WORKQUEUE_CPUMASK_FILE),
         unit_cpus: units::observe(root, services),
