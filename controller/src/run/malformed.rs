@@ -13,12 +13,14 @@ use berth_api::Condition;
 use berth_api::names::MALFORMED_FIELD_MANAGER;
 use berth_api::names::condition::READY;
 use berth_api::{ConditionReason, EventReason};
+use berth_runtime::backoff::add_jitter;
 use berth_runtime::call::{CallError, with_timeout};
 use berth_runtime::watch::{MalformedObject, ObjectKey};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::core::DynamicObject;
 use kube::{Api, Client};
 use serde_json::json;
+use tokio::time::Instant;
 
 use super::apply::{ApplyTarget, Writer};
 use super::clock::now_in_seconds;
@@ -32,24 +34,61 @@ const KINDS_WITH_STATUS: [&str; 3] = ["HostProfile", "InfraConfig", "TenantClust
 const INVALID: u16 = 422;
 /// Delay before a report that could not be written is retried.
 const RETRY_DELAY: Duration = Duration::from_secs(30);
+/// Interval, before jitter, between attempts to set a condition that the API server refuses. A corrected CRD makes the
+/// condition valid, but does not change the object.
+const REFUSED_CONDITION_INTERVAL: Duration = Duration::from_mins(10);
+
+/// Report of one version of an object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Report {
+    /// `resourceVersion` of the object.
+    version: Option<String>,
+    /// Time of the next attempt to set the condition; `None` if the report is complete.
+    retry_at: Option<Instant>,
+}
+
+/// Result of a report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ReportOutcome {
+    Complete,
+    /// The API server refused the condition, because the object violates the schema of its CRD.
+    ConditionRefused,
+}
+
+impl Report {
+    fn new(version: Option<String>, outcome: ReportOutcome, now: Instant) -> Self {
+        let retry_at = match outcome {
+            ReportOutcome::Complete => None,
+            ReportOutcome::ConditionRefused => Some(now + add_jitter(REFUSED_CONDITION_INTERVAL)),
+        };
+        Self { version, retry_at }
+    }
+
+    fn is_due(&self, now: Instant) -> bool {
+        self.retry_at.is_some_and(|due| due <= now)
+    }
+}
 
 /// Reports the objects that cannot be parsed, until this future is dropped.
 pub(super) async fn run(context: Arc<Context>) {
     let malformed = context.watch_health.malformed_objects();
-    let mut reported: BTreeMap<ObjectKey, Option<String>> = BTreeMap::new();
+    let mut reported: BTreeMap<ObjectKey, Report> = BTreeMap::new();
     loop {
         let all = malformed.all();
         reported.retain(|key, _| all.contains_key(key));
         let mut all_reported = true;
         for (key, object) in all {
             let version = object.metadata.resource_version.clone();
-            if reported.get(&key) == Some(&version) {
+            let report = reported.get(&key).filter(|report| report.version == version);
+            if report.is_some_and(|report| !report.is_due(Instant::now())) {
                 continue;
             }
+            // The Event of a version is emitted once.
+            let events = report.is_none().then_some(&*context.events);
             let client = context.client.clone();
-            match report_object(client, &context.writer, &context.events, &object).await {
-                Ok(()) => {
-                    reported.insert(key, version);
+            match report_object(client, &context.writer, events, &object).await {
+                Ok(outcome) => {
+                    reported.insert(key, Report::new(version, outcome, Instant::now()));
                 }
                 Err(error) => {
                     all_reported = false;
@@ -57,11 +96,12 @@ pub(super) async fn run(context: Arc<Context>) {
                 }
             }
         }
+        let refused_at = reported.values().filter_map(|report| report.retry_at).min();
+        let retry_at = if all_reported { refused_at } else { Some(Instant::now() + RETRY_DELAY) };
         let retry = async {
-            if all_reported {
-                std::future::pending().await
-            } else {
-                tokio::time::sleep(RETRY_DELAY).await;
+            match retry_at {
+                Some(due) => tokio::time::sleep_until(due).await,
+                None => std::future::pending().await,
             }
         };
         tokio::select! {
@@ -71,22 +111,24 @@ pub(super) async fn run(context: Arc<Context>) {
     }
 }
 
+/// Sets the condition of an object, and emits the Event if there is an emitter.
 async fn report_object(
     client: Client,
     writer: &Writer,
-    events: &EventEmitter,
+    events: Option<&EventEmitter>,
     malformed: &MalformedObject,
-) -> Result<(), CallError> {
+) -> Result<ReportOutcome, CallError> {
+    let mut outcome = ReportOutcome::Complete;
     let MalformedObject { resource, metadata, .. } = malformed;
     let name = metadata.name.as_deref().unwrap_or_default();
     let api: Api<DynamicObject> = match &metadata.namespace {
         Some(namespace) => Api::namespaced_with(client, namespace, resource),
         None => Api::all_with(client, resource),
     };
-    let Some(object) = with_timeout(api.get_opt(name)).await? else { return Ok(()) };
+    let Some(object) = with_timeout(api.get_opt(name)).await? else { return Ok(outcome) };
     let object = serde_json::to_value(object).unwrap_or_default();
     // The object was corrected in the meantime, so there is nothing to report.
-    let Some(message) = (malformed.find_problem)(object.clone()) else { return Ok(()) };
+    let Some(message) = (malformed.find_problem)(object.clone()) else { return Ok(outcome) };
     let message = berth_runtime::cli::text::replace_control_characters(&message);
     let before: Vec<Condition> = object["status"]["conditions"]
         .as_array()
@@ -96,7 +138,7 @@ async fn report_object(
         .collect();
     let is_reported = |one: &Condition| one.type_ == READY && one.message == message;
     if before.iter().any(is_reported) {
-        return Ok(());
+        return Ok(outcome);
     }
     if KINDS_WITH_STATUS.contains(&resource.kind.as_str()) {
         let update = ConditionUpdate {
@@ -115,11 +157,13 @@ async fn report_object(
             Ok(_) => {}
             // Kubernetes before 1.30 also validates the stored spec, which the current schema may refuse.
             Err(error) if error.status_code() == Some(INVALID) => {
+                outcome = ReportOutcome::ConditionRefused;
                 tracing::warn!(kind = %resource.kind, name, %error, "failed to set a condition of a malformed object");
             }
             Err(error) => return Err(error),
         }
     }
+    let Some(events) = events else { return Ok(outcome) };
     let (kind, namespace) = (&resource.kind, metadata.namespace.as_deref());
     tracing::warn!(kind, namespace, name, problem = %message, "reported a malformed object");
     let reference = ObjectReference {
@@ -131,7 +175,7 @@ async fn report_object(
         ..ObjectReference::default()
     };
     events.warn_for(reference, EventReason::Malformed.as_str(), &message).await;
-    Ok(())
+    Ok(outcome)
 }
 
 #[cfg(test)]
@@ -196,7 +240,7 @@ mod tests {
                 let (client, requests) = client(tenant, patch_status);
                 let writer = Writer::new(client.clone(), Arc::default());
                 let events = EventEmitter::new(client.clone(), "test");
-                report_object(client, &writer, &events, &malformed).await.unwrap();
+                report_object(client, &writer, Some(&events), &malformed).await.unwrap();
                 let all = requests.lock().unwrap().clone();
                 let find = |method: &str| {
                     let found = all.iter().find(|(one, _)| one == method);
@@ -214,5 +258,29 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[tokio::test]
+    async fn refused_condition_is_tried_again_without_another_event() {
+        let metadata = ObjectMeta { name: Some("shop".to_owned()), ..ObjectMeta::default() };
+        let malformed = MalformedObject::new::<TenantCluster>(&metadata);
+        let tenant = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster",
+            "metadata": {"name": "shop"}, "spec": {"replaceAfter": "5m5m"}});
+        for (patch_status, outcome) in
+            [(INVALID, ReportOutcome::ConditionRefused), (200, ReportOutcome::Complete)]
+        {
+            let (client, requests) = client(tenant.clone(), patch_status);
+            let writer = Writer::new(client.clone(), Arc::default());
+            let result = report_object(client, &writer, None, &malformed).await.unwrap();
+            assert_eq!(result, outcome);
+            let methods: Vec<String> =
+                requests.lock().unwrap().iter().map(|(method, _)| method.clone()).collect();
+            assert_eq!(methods, ["GET", "PATCH"]);
+        }
+        let now = Instant::now();
+        let refused = Report::new(None, ReportOutcome::ConditionRefused, now);
+        let (earliest, latest) = (Duration::from_mins(7), Duration::from_mins(13));
+        assert!(!refused.is_due(now + earliest) && refused.is_due(now + latest));
+        assert!(!Report::new(None, ReportOutcome::Complete, now).is_due(now + latest));
     }
 }
