@@ -51,8 +51,7 @@ pub struct EvacuatingMachine {
 /// Returns the message of the condition LiveMigratable of a VirtualMachineInstance if the VM cannot be migrated.
 #[must_use]
 pub fn migration_obstacle(instance: &Value) -> Option<String> {
-    let conditions = instance.pointer("/status/conditions").and_then(Value::as_array);
-    let condition = conditions.into_iter().flatten().find(|one| one["type"] == "LiveMigratable");
+    let condition = conditions(instance).find(|one| one["type"] == "LiveMigratable");
     match condition {
         Some(migratable) if migratable["status"] == "True" => None,
         Some(migratable) => {
@@ -63,11 +62,17 @@ pub fn migration_obstacle(instance: &Value) -> Option<String> {
     }
 }
 
+/// Returns the conditions of a VirtualMachineInstance.
+fn conditions(instance: &Value) -> impl Iterator<Item = &Value> {
+    let status = instance.get("status");
+    let conditions = status.and_then(|status| status.get("conditions")?.as_array());
+    conditions.into_iter().flatten()
+}
+
 /// Returns true if a VirtualMachineInstance is ready.
 #[must_use]
 pub fn is_instance_ready(instance: &Value) -> bool {
-    let conditions = instance.pointer("/status/conditions").and_then(Value::as_array);
-    let ready = conditions.into_iter().flatten().find(|one| one["type"] == "Ready");
+    let ready = conditions(instance).find(|one| one["type"] == "Ready");
     let is_ready = ready.is_some_and(|ready| ready["status"] == "True");
     is_ready && instance.pointer("/status/phase").is_some_and(|phase| phase == "Running")
 }

@@ -8,7 +8,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::api::DynamicObject;
 use serde_json::{Value, json};
 
-use super::kinds::string_at;
+use super::kinds::{string_at, value_at};
 use crate::evacuation::machine::{Machine, is_instance_ready};
 
 /// Facts of an existing machine.
@@ -26,7 +26,7 @@ impl DrainFacts {
     /// Reads a VirtualMachine or a VirtualMachineInstance.
     pub(super) fn read(object: &Value, has_deployment: bool) -> Self {
         let is_ready = is_instance_ready(object);
-        let annotations = object.pointer("/metadata/annotations");
+        let annotations = value_at(object, "/metadata/annotations");
         let annotation = |key: &str| annotations.and_then(|all| all.get(key)?.as_str());
         let is_changing = annotation(REMOVAL_ANNOTATION).is_some()
             || annotation(REPLACEMENT_ANNOTATION).is_some()
@@ -69,7 +69,7 @@ impl DrainFacts {
 
 /// Returns the fields of a MachineDeployment that decide how its machines leave a host.
 pub(super) fn deployment_fields(object: &Value) -> Value {
-    let field = |pointer: &str| object.pointer(pointer).cloned().unwrap_or_default();
+    let field = |path: &str| value_at(object, path).cloned().unwrap_or_default();
     json!({
         "metadata": {
             "name": field("/metadata/name"), "namespace": field("/metadata/namespace"),

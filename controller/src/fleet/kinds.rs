@@ -81,9 +81,15 @@ pub(super) fn format_kind(kind: &str, group: &str) -> String {
     if group.is_empty() { kind.to_owned() } else { format!("{kind}.{group}") }
 }
 
-/// Returns the string at a JSON pointer; an empty string if there is none.
-pub(super) fn string_at<'a>(object: &'a Value, pointer: &str) -> &'a str {
-    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+/// Returns the value at a path of field names, such as `/metadata/name`. The path must not contain escape sequences or
+/// positions in lists. [`Value::pointer`] supports both, but allocates two strings for each field name.
+pub(super) fn value_at<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
+    path.split('/').skip(1).try_fold(object, |value, field| value.get(field))
+}
+
+/// Returns the string at a path of field names, as in [`value_at`]; an empty string if there is none.
+pub(super) fn string_at<'a>(object: &'a Value, path: &str) -> &'a str {
+    value_at(object, path).and_then(Value::as_str).unwrap_or_default()
 }
 
 /// Checks the kind and apiVersion of an object.
@@ -175,6 +181,16 @@ mod tests {
             let problem = check_kind("f", &object).unwrap_err();
             assert!(problem.is_fatal && problem.to_string().contains(words), "{problem}");
         }
+    }
+
+    #[test]
+    fn values_are_found_by_path() {
+        let object = json!({"kind": "A", "metadata": {"name": "a", "finalizers": ["b"]}});
+        for path in ["/kind", "/metadata/name", "/metadata", "/name", "/metadata/name/b", ""] {
+            assert_eq!(value_at(&object, path), object.pointer(path), "{path}");
+        }
+        assert_eq!(string_at(&object, "/metadata/name"), "a");
+        assert_eq!(string_at(&object, "/metadata/finalizers"), "");
     }
 
     #[test]

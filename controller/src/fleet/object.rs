@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::drain_facts::{DrainFacts, deployment_fields};
-use super::kinds::string_at;
+use super::kinds::{string_at, value_at};
 use super::machine::FleetMachine;
 use super::stream::InputObject;
 use crate::evacuation::machine::{EXTERNAL_STRATEGY, migration_obstacle};
@@ -116,16 +116,15 @@ fn parse_machine(kind: &'static str, object: Value) -> Result<FleetObject, Probl
         return Ok(FleetObject::Other(object));
     };
     let template = if kind == "VirtualMachine" { "/spec/template/metadata" } else { "/metadata" };
-    let class = object
-        .pointer(template)
+    let class = value_at(&object, template)
         .and_then(|meta| meta.get("annotations")?.get(CLASS_LABEL)?.as_str());
     let is_on = kind == "VirtualMachineInstance"
         || (string_at(&object, "/spec/runStrategy") != "Halted"
-            && object.pointer("/spec/running") != Some(&Value::Bool(false)));
+            && value_at(&object, "/spec/running") != Some(&Value::Bool(false)));
     let host = Some(string_at(&object, "/status/nodeName")).filter(|host| !host.is_empty());
     let is_instance = kind == "VirtualMachineInstance";
     let has_deployment = if is_instance {
-        object.pointer("/metadata/labels/md").is_some()
+        value_at(&object, "/metadata/labels/md").is_some()
     } else {
         has_deployment(&object)
     };
@@ -150,7 +149,7 @@ fn parse_machine(kind: &'static str, object: Value) -> Result<FleetObject, Probl
 /// of the VirtualMachine names the MachineDeployment.
 fn has_deployment(machine: &Value) -> bool {
     let owner = controller_reference(machine);
-    let annotations = machine.pointer("/metadata/annotations");
+    let annotations = value_at(machine, "/metadata/annotations");
     owner.is_some_and(|owner| owner["kind"] == MACHINE_DEPLOYMENT_KIND)
         || annotations.is_some_and(|all| all.get(MACHINE_DEPLOYMENT_UID_ANNOTATION).is_some())
 }

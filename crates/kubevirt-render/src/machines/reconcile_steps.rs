@@ -94,7 +94,8 @@ pub struct ReconcileSteps {
 /// Returns the owner reference with `controller: true` of an object; `None` if it has none.
 #[must_use]
 pub fn controller_reference(object: &Value) -> Option<&Value> {
-    let owners = object.pointer("/metadata/ownerReferences").and_then(Value::as_array);
+    let metadata = object.get("metadata");
+    let owners = metadata.and_then(|metadata| metadata.get("ownerReferences")?.as_array());
     owners.into_iter().flatten().find(|owner| owner["controller"] == true)
 }
 
