@@ -104,8 +104,8 @@ fn split_documents(text: &str) -> Vec<&str> {
     let mut documents = Vec::new();
     let (mut begin, mut offset) = (0, 0);
     for line in text.split_inclusive('\n') {
-        let trimmed = line.trim_end_matches(['\n', '\r']);
-        if is_document_start(trimmed) || trimmed.trim_end() == "..." {
+        // Most lines start with another character and need no further comparison.
+        if line.starts_with(['-', '.']) && is_marker_line(line) {
             documents.extend(text.get(begin..offset));
             begin = offset + MARKER_LENGTH;
         }
@@ -113,6 +113,12 @@ fn split_documents(text: &str) -> Vec<&str> {
     }
     documents.extend(text.get(begin..));
     documents
+}
+
+/// Returns true if a line, with its line end, starts or ends a document.
+fn is_marker_line(line: &str) -> bool {
+    let line = line.trim_end_matches(['\n', '\r']);
+    is_document_start(line) || line.trim_end() == "..."
 }
 
 /// Length of the markers `---` and `...` in bytes.

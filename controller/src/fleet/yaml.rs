@@ -1,5 +1,7 @@
 //! Conversion of a YAML document to JSON, with a fast path for ordinary documents.
 
+use std::borrow::Cow;
+
 use serde_json::{Map, Value};
 use serde_saphyr::granit_parser::{self, Event, Parser, ScalarStyle, StrInput};
 use serde_saphyr::{Budget, Options, budget, options};
@@ -74,7 +76,7 @@ impl<'t> FastParser<'t> {
             return None;
         }
         match event {
-            Event::Scalar(text, ScalarStyle::Plain, 0, None) => parse_plain_scalar(&text),
+            Event::Scalar(text, ScalarStyle::Plain, 0, None) => parse_plain_scalar(text),
             Event::Scalar(text, _, 0, None) => Some(Value::String(text.into_owned())),
             Event::SequenceStart(_, 0, None) => {
                 let mut all = Vec::new();
@@ -91,8 +93,8 @@ impl<'t> FastParser<'t> {
                     let key = match self.next_event()? {
                         Event::MappingEnd => return Some(Value::Object(all)),
                         Event::Scalar(text, ScalarStyle::Plain, 0, None) => {
-                            match parse_plain_scalar(&text)? {
-                                Value::String(_) if text != "<<" => text.into_owned(),
+                            match parse_plain_scalar(text)? {
+                                Value::String(key) if key != "<<" => key,
                                 _ => return None,
                             }
                         }
@@ -116,7 +118,7 @@ const AMBIGUOUS_WORDS: [&str; 10] =
     ["yes", "no", "on", "off", "y", "n", "null", "nan", "inf", "infinity"];
 
 /// Returns the value of an unquoted scalar (YAML 1.2, 10.3.2); `None` if its type is ambiguous.
-fn parse_plain_scalar(text: &str) -> Option<Value> {
+fn parse_plain_scalar(text: Cow<'_, str>) -> Option<Value> {
     let is_word = |word: &&str| text.eq_ignore_ascii_case(word);
     let only =
         |bytes: &[u8]| text.bytes().all(|byte| byte.is_ascii_digit() || bytes.contains(&byte));
@@ -131,7 +133,7 @@ fn parse_plain_scalar(text: &str) -> Option<Value> {
         let is_address = only(b".") && text.bytes().filter(|byte| *byte == b'.').count() > 1;
         is_list || is_address || !text.bytes().all(in_number)
     } else {
-        match text {
+        match &*text {
             "true" => return Some(Value::Bool(true)),
             "false" => return Some(Value::Bool(false)),
             _ => {
@@ -141,7 +143,7 @@ fn parse_plain_scalar(text: &str) -> Option<Value> {
             }
         }
     };
-    is_text.then(|| Value::String(text.to_owned()))
+    is_text.then(|| Value::String(text.into_owned()))
 }
 
 #[cfg(test)]
