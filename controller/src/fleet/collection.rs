@@ -1,6 +1,6 @@
 //! Objects of a fleet, sorted by kind.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use berth_api::{HostProfile, InfraNode, VlanClaim};
@@ -24,8 +24,9 @@ pub struct Fleet {
     pub nodes: BTreeMap<String, v1::Node>,
     /// HostProfiles by name.
     pub profiles: BTreeMap<String, HostProfile>,
-    /// VirtualMachines and VirtualMachineInstances, in input order.
-    pub machines: Vec<FleetMachine>,
+    /// VirtualMachines and VirtualMachineInstances, in input order. A machine has more than a kilobyte, which would be
+    /// copied at each growth of the vector.
+    pub machines: Vec<Box<FleetMachine>>,
     /// Pods by namespace and name.
     pub pods: BTreeMap<(String, String), v1::Pod>,
     /// Objects that launcher pods depend on: instance types, preferences, network definitions and namespaces.
@@ -55,7 +56,7 @@ impl Fleet {
     #[must_use]
     pub fn from_items(items: Vec<FleetItem>, problems: Vec<Problem>) -> Self {
         let mut fleet = Self { problems, ..Self::default() };
-        let mut machine_indices: BTreeMap<(String, String), usize> = BTreeMap::new();
+        let mut machine_indices: HashMap<(String, String), usize> = HashMap::new();
         for FleetItem { location, object } in items {
             let added =
                 object.and_then(|object| fleet.add(object, &location, &mut machine_indices));
@@ -72,7 +73,7 @@ impl Fleet {
         &mut self,
         object: FleetObject,
         location: &str,
-        machine_indices: &mut BTreeMap<(String, String), usize>,
+        machine_indices: &mut HashMap<(String, String), usize>,
     ) -> Result<(), Problem> {
         let duplicate = match object {
             FleetObject::InfraNode(name, node) => {
@@ -94,7 +95,7 @@ impl Fleet {
                 self.pods.insert((namespace, name), *pod).map(|_| qualified_name)
             }
             FleetObject::Machine(machine) => {
-                self.add_machine(*machine, machine_indices);
+                self.add_machine(machine, machine_indices);
                 None
             }
             FleetObject::Configuration(configuration) => {
@@ -148,8 +149,8 @@ impl Fleet {
     /// input, the instance determines the host.
     fn add_machine(
         &mut self,
-        machine: FleetMachine,
-        machine_indices: &mut BTreeMap<(String, String), usize>,
+        mut machine: Box<FleetMachine>,
+        machine_indices: &mut HashMap<(String, String), usize>,
     ) {
         let key = (machine.machine.namespace.clone(), machine.machine.name.clone());
         let Some(&at) = machine_indices.get(&key) else {
@@ -162,18 +163,18 @@ impl Fleet {
             self.problems.push(Problem::new(&machine.machine.object, "", "", message));
             *known = machine;
         } else if machine.kind == "VirtualMachineInstance" {
-            known.host = machine.host;
-            known.migration_obstacle = machine.migration_obstacle;
+            known.host = machine.host.take();
+            known.migration_obstacle = machine.migration_obstacle.take();
             known.is_external = machine.is_external;
             known.drain.machine.is_ready = machine.drain.machine.is_ready;
             known.should_run = true;
         } else {
-            let (host, migration_obstacle) = (known.host.take(), known.migration_obstacle.take());
-            let is_external = known.is_external;
-            let is_ready = known.drain.machine.is_ready;
-            *known =
-                FleetMachine { host, migration_obstacle, is_external, should_run: true, ..machine };
-            known.drain.machine.is_ready = is_ready;
+            machine.host = known.host.take();
+            machine.migration_obstacle = known.migration_obstacle.take();
+            machine.is_external = known.is_external;
+            machine.drain.machine.is_ready = known.drain.machine.is_ready;
+            machine.should_run = true;
+            *known = machine;
         }
     }
 }

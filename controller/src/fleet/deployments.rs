@@ -18,7 +18,8 @@ impl Fleet {
     /// Adds the missing machines of each MachineDeployment, rendered as the controller renders them in a cluster.
     pub(super) fn expand_deployments(&mut self) {
         let mut existing_counts: BTreeMap<(String, String), u32> = BTreeMap::new();
-        for FleetMachine { machine, .. } in &self.machines {
+        for one in &self.machines {
+            let machine = &one.machine;
             if let Some(name) = machine.labels.get("md") {
                 *existing_counts.entry((machine.namespace.clone(), name.clone())).or_default() += 1;
             }
@@ -59,7 +60,7 @@ impl Fleet {
                         )
                         .map(|one| Machine::read(&one.machine))
                         {
-                            Ok(Ok(Some(machine))) => self.machines.push(FleetMachine {
+                            Ok(Ok(Some(machine))) => self.machines.push(Box::new(FleetMachine {
                                 machine,
                                 kind: "VirtualMachine",
                                 host: None,
@@ -69,7 +70,7 @@ impl Fleet {
                                 has_deployment: true,
                                 drain: DrainFacts::default(),
                                 class: None,
-                            }),
+                            })),
                             Ok(Err(invalid)) => self.problems.push(fatal_problem(invalid)),
                             Ok(Ok(None)) | Err(_) => {}
                         }

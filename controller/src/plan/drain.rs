@@ -114,12 +114,12 @@ pub(super) fn simulate_drain(
         (std::cmp::Reverse(request.pod().requests().cpu_millis), request.uid().to_owned())
     });
     let obstacles: BTreeMap<String, &str> =
-        fleet.machines.iter().filter_map(named_obstacle).collect();
+        fleet.machines.iter().filter_map(|one| named_obstacle(one)).collect();
     let unmanaged: BTreeSet<String> = fleet
         .machines
         .iter()
         .filter(|one| is_unmanaged(one))
-        .map(FleetMachine::qualified_name)
+        .map(|one| one.qualified_name())
         .collect();
     let mut targets = BTreeMap::new();
     for request in vms_to_move {
