@@ -1,5 +1,6 @@
 //! Conversion of a fleet to the input of the engine: hosts, pods on the hosts, and VMs to be placed.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use berth_api::{Class, HostProfile, InfraConfigSpec};
@@ -62,8 +63,11 @@ const VM_NAME_LABEL: &str = "vm.kubevirt.io/name";
 
 impl Simulation {
     pub(super) fn build(fleet: &Fleet, addition: Option<HostAddition<'_>>) -> Self {
+        // All launchers stay in memory until the hosts have been added. Therefore they are boxed, so that no vector
+        // copies them, and the annotations are dropped, because the placement does not read them.
         let launchers = parallel::map(&fleet.machines, |machine| {
             predict(&machine.machine, &fleet.kubevirt_configuration, &fleet.cluster_objects)
+                .map(|launcher| Box::new(Launcher { annotations: BTreeMap::new(), ..launcher }))
         });
         let mut simulation =
             Self { engine: Engine::new(), problems: fleet.problems.clone(), ..Self::default() };
@@ -71,7 +75,8 @@ impl Simulation {
         for (name, labels) in &fleet.cluster_objects.namespaces {
             simulation.engine.set_namespace(name, labels);
         }
-        simulation.assumed_labels = assumed_labels(launchers.iter().flatten());
+        let valid_launchers = launchers.iter().flatten().map(|launcher| &**launcher);
+        simulation.assumed_labels = assumed_labels(valid_launchers);
         let hosts = parallel::map(fleet.infra_nodes.iter(), |(name, infra)| {
             let node = fleet.nodes.get(name);
             let mut problems = Vec::new();
@@ -86,6 +91,7 @@ impl Simulation {
         }
         let machines_with_pod = simulation.add_pods(fleet);
         simulation.report_unknown_allocations(fleet);
+        simulation.pending.reserve(fleet.machines.len());
         for (machine, launcher) in fleet.machines.iter().zip(launchers) {
             let key = (machine.machine.namespace.clone(), machine.machine.name.clone());
             if machines_with_pod.contains(&key) {
@@ -273,17 +279,21 @@ impl Simulation {
         }
     }
 
-    fn add_machine(&mut self, machine: &FleetMachine, launcher: Result<Launcher, Invalid>) {
-        let launcher = match launcher {
+    fn add_machine(&mut self, machine: &FleetMachine, launcher: Result<Box<Launcher>, Invalid>) {
+        let mut launcher = match launcher {
             Ok(launcher) => launcher,
             Err(invalid) => {
                 return self.problems.push(invalid_object_problem(invalid));
             }
         };
         let name = machine.qualified_name();
-        let mut pod = launcher.placement_pod().into_owned();
-        pod.uid.clone_from(&name);
         let needs = self.compute_requirements(machine, &launcher);
+        let pod_with_devices = match launcher.placement_pod() {
+            Cow::Owned(pod) => Some(pod),
+            Cow::Borrowed(_) => None,
+        };
+        let mut pod = pod_with_devices.unwrap_or_else(|| std::mem::take(&mut launcher.pod));
+        pod.uid.clone_from(&name);
         let parts = PodFields {
             namespace: &launcher.namespace,
             labels: Some(&launcher.labels),

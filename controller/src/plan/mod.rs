@@ -45,6 +45,7 @@ pub fn plan(fleet: &Fleet, options: &PlanOptions) -> Plan {
         ..Plan::default()
     };
     let pending = std::mem::take(&mut simulation.pending);
+    plan.placed.reserve(pending.len());
     let mut unplaced_vms = Vec::new();
     for vm in &pending {
         let minimum = simulation.engine.control_plane_spread().minimum();
