@@ -11,10 +11,10 @@ pub(crate) struct HostOrder {
     /// Name of each host, indexed by the host's number.
     names: Vec<Box<str>>,
     /// Rank of each host, indexed by the host's number. Hosts that were added after the last [`Self::update`] have no
-    /// entry.
-    ranks: Vec<usize>,
-    /// Number of the host at each rank.
-    numbers: Vec<usize>,
+    /// entry. Ranks and hosts have 4 bytes, because each decision reads many of them.
+    ranks: Vec<u32>,
+    /// Host at each rank.
+    hosts: Vec<HostId>,
 }
 
 impl HostOrder {
@@ -32,34 +32,33 @@ impl HostOrder {
         if ranked_count == self.names.len() {
             return false;
         }
-        let last = self.numbers.last().copied();
-        self.numbers.extend(ranked_count..self.names.len());
-        let added_from = ranked_count.saturating_sub(usize::from(last.is_some()));
+        self.hosts.extend((ranked_count..self.names.len()).map(HostId::from_index));
+        let added_from = ranked_count.saturating_sub(1);
         // Lists of the API server are sorted by name, so new hosts usually have the highest ranks.
-        let is_sorted = self.numbers[added_from..].is_sorted_by_key(|number| &self.names[*number]);
+        let is_sorted = self.hosts[added_from..].is_sorted_by_key(|host| &self.names[host.index()]);
         if !is_sorted {
-            self.numbers.sort_by_key(|number| &self.names[*number]);
+            self.hosts.sort_by_key(|host| &self.names[host.index()]);
         }
         self.ranks.resize(self.names.len(), 0);
-        for (rank, number) in self.numbers.iter().enumerate() {
-            self.ranks[*number] = rank;
+        for (rank, host) in (0..).zip(&self.hosts) {
+            self.ranks[host.index()] = rank;
         }
         !is_sorted && ranked_count > 0
     }
 
     /// Returns the rank of a host; `None` if it was added after the last [`Self::update`].
     pub(crate) fn rank(&self, host: HostId) -> Option<usize> {
-        self.ranks.get(host.index()).copied()
+        self.ranks.get(host.index()).map(|rank| *rank as usize)
     }
 
     /// Returns the host with a rank.
     pub(crate) fn host(&self, rank: usize) -> Option<HostId> {
-        self.numbers.get(rank).map(|number| HostId::from_index(*number))
+        self.hosts.get(rank).copied()
     }
 
     /// Returns the numbers of all hosts with a rank, in the order of their names.
     pub(crate) fn numbers(&self) -> impl Iterator<Item = usize> + '_ {
-        self.numbers.iter().copied()
+        self.hosts.iter().map(|host| host.index())
     }
 }
 
@@ -69,7 +68,7 @@ mod tests {
 
     fn names(order: &HostOrder) -> Vec<&str> {
         for (number, rank) in order.ranks.iter().enumerate() {
-            assert_eq!(order.host(*rank), Some(HostId::from_index(number)));
+            assert_eq!(order.host(*rank as usize), Some(HostId::from_index(number)));
         }
         order.numbers().map(|number| &*order.names[number]).collect()
     }
