@@ -89,6 +89,10 @@ pub(crate) struct SearchBuffers {
     heap: BinaryHeap<Reverse<(Score, u32, bool)>>,
 }
 
+/// Hosts whose order by score may change, because preferences that depend on other pods add points. Each host is stored
+/// with its points and its number; the host with the fewest points is removed first.
+pub(crate) type ComparedHosts = BinaryHeap<Reverse<(i64, usize)>>;
+
 /// Number of hosts that are found by repeated searches for the minimum. Building the heap is expensive, so only further
 /// hosts come from the heap.
 const MAX_REPEATED_SEARCHES: usize = 32;

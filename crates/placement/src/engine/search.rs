@@ -2,7 +2,6 @@
 //! depend on other pods, then against the kubelet's admission.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 use berth_api::Class;
@@ -11,7 +10,7 @@ use fixedbitset::FixedBitSet;
 use super::request::Request;
 use super::request_classes::{FitScores, RequestClass, RequestClassKey};
 use super::score;
-use super::score_index::{Score, ScoreIndex, SearchBuffers, UNSUITABLE};
+use super::score_index::{ComparedHosts, Score, ScoreIndex, SearchBuffers, UNSUITABLE};
 use super::spread_index::SpreadIndex;
 use super::state::Engine;
 use crate::rules::HostId;
@@ -20,9 +19,6 @@ use berth_kubelet_admission::Admission;
 /// Maximum number of hosts that are collected before the best of the collected hosts is tried. Hosts are collected only
 /// if preferences that depend on other pods may change the order of the scores.
 const MAX_COMPARED_HOSTS: usize = 64;
-
-/// Points and rank of a compared host.
-type ComparedHost = Reverse<(i64, usize)>;
 
 impl Engine {
     /// Returns the best host for a pod, without assuming the pod on the host. If several hosts are equally good,
@@ -43,6 +39,7 @@ impl Engine {
     ) -> Option<(HostId, Admission)> {
         let mut classes = std::mem::take(&mut self.request_classes);
         let mut scratch = std::mem::take(&mut self.search_buffers);
+        let mut compared = std::mem::take(&mut self.compared_hosts);
         if self.host_order.update() {
             classes.reset_scores();
         }
@@ -59,6 +56,7 @@ impl Engine {
                 &mut class.scores,
                 candidates,
                 &mut scratch,
+                &mut compared,
                 &mut refused,
             );
             // The kubelets of these hosts would reject the pod, although their scores suggest otherwise. The hosts are
@@ -70,6 +68,8 @@ impl Engine {
         });
         self.request_classes = classes;
         self.search_buffers = scratch;
+        compared.clear();
+        self.compared_hosts = compared;
         found
     }
 
@@ -79,6 +79,7 @@ impl Engine {
         scores: &mut ScoreIndex,
         candidates: Option<&[HostId]>,
         buffers: &mut SearchBuffers,
+        waiting: &mut ComparedHosts,
         rejected_ranks: &mut Vec<usize>,
     ) -> Option<(HostId, Admission)> {
         let filter = self.cluster.pod_filter(&request.rules);
@@ -114,7 +115,6 @@ impl Engine {
             Some(_) => None,
             None => Some(scores.hosts_by_score(buffers)),
         };
-        let mut waiting: BinaryHeap<ComparedHost> = BinaryHeap::new();
         let hosts_by_score = std::iter::from_fn(|| match &mut ascending {
             Some(ascending) => ascending.next(),
             None => listed.next(),

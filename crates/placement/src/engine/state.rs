@@ -12,7 +12,7 @@ use super::hosts::{HostEntry, UNKNOWN_HOST_REASON, accept_pod};
 use super::reason::Reason;
 use super::request::{Request, has_control_plane_role};
 use super::request_classes::{RequestClassKey, RequestClasses};
-use super::score_index::SearchBuffers;
+use super::score_index::{ComparedHosts, SearchBuffers};
 use super::spread_index::SpreadIndex;
 use super::vm_requirements::VmRequirements;
 use crate::inventory::ReportedHost;
@@ -40,6 +40,8 @@ pub struct Engine {
     pub(super) spread: SpreadIndex,
     pub(super) change_log: ChangeLog,
     pub(super) search_buffers: SearchBuffers,
+    /// Buffer that searches reuse; empty between searches.
+    pub(super) compared_hosts: ComparedHosts,
 }
 
 impl Engine {
