@@ -4,10 +4,8 @@
 use berth_api::PageSize;
 
 use super::host::{KubeletHost, MemoryAmounts};
-use super::kubelet::{CpuPolicy, MemoryPolicy};
-use super::memory;
+use super::kubelet::CpuPolicy;
 use super::state::HostState;
-use super::zones::MAX_HINT_ZONES;
 
 /// Free and total resources of a NUMA zone.
 #[derive(Clone, Copy, Debug)]
@@ -59,10 +57,6 @@ impl HostState {
     /// `Static` of the Memory Manager, the kubelet does not account for memory by zone, so all memory counts as free.
     pub fn free_by_zone(&self) -> impl Iterator<Item = FreeZone<'_>> {
         let host = self.host();
-        let has_memory_manager = host.kubelet.memory_policy == MemoryPolicy::Static;
-        let zones = self.zones();
-        let empty_zones =
-            if has_memory_manager { memory::empty_zones(host) } else { Default::default() };
         let has_static_cpu_policy = host.kubelet.cpu_policy == CpuPolicy::Static;
         let free_cpus = self.shared_cpus.difference(&host.reserved_cpus);
         let all_cpus = host.all_cpus.difference(&host.reserved_cpus);
@@ -70,13 +64,12 @@ impl HostState {
             let count = |bits: &super::cpu_bits::CpuBits| {
                 if has_static_cpu_policy { bits.count_range(zone.cpus.0, zone.cpus.1) } else { 0 }
             };
-            let uses_memory_state = has_memory_manager && index < MAX_HINT_ZONES;
             FreeZone {
                 host,
                 cpus: count(&free_cpus),
                 total_cpus: count(&all_cpus),
-                free: if uses_memory_state { zones[index].free } else { zone.allocatable },
-                total: if uses_memory_state { empty_zones[index].free } else { zone.allocatable },
+                free: self.memory.get(index).map_or(zone.allocatable, |memory| memory.free),
+                total: zone.allocatable,
             }
         })
     }

@@ -24,7 +24,9 @@ pub struct HostState {
     host: Arc<KubeletHost>,
     /// CPUs on which containers without exclusive CPUs run: `defaultCpuSet` of the CPU Manager.
     pub(super) shared_cpus: CpuBits,
-    memory: Box<[ZoneMemory]>,
+    /// Memory of the zones for which the Memory Manager accounts: at most the first
+    /// [`MAX_HINT_ZONES`](super::zones::MAX_HINT_ZONES), and none without the policy `Static`.
+    pub(super) memory: Box<[ZoneMemory]>,
     pub(super) devices: Box<[u32]>,
     /// Sum of the requests of all pods.
     used_totals: RequestTotals,
