@@ -61,12 +61,13 @@ impl ScoreIndex {
 
     /// Returns the host with the lowest score; if several hosts have this score, the host with the lowest number.
     pub(crate) fn best_host(&self) -> Option<(Score, usize)> {
-        let (block, &score) = find_first_minimum(&self.superblock_minima)?;
+        let score = minimum_score(&self.superblock_minima);
         if score == UNSUITABLE {
             return None;
         }
-        let block = find_minimum_in_block(&self.block_minima, block)?;
-        Some((score, find_minimum_in_block(&self.scores, block)?))
+        let superblock = find_minimum(&self.superblock_minima, score)?;
+        let block = find_minimum_in_block(&self.block_minima, superblock, score)?;
+        Some((score, find_minimum_in_block(&self.scores, block, score)?))
     }
 
     /// Returns the suitable hosts by ascending score; hosts with equal scores are ordered by number. `scratch` contains
@@ -176,11 +177,11 @@ fn update_minimum(
     (minima[block] != least).then_some(least)
 }
 
-/// Returns the position of the first minimum in a block of `values`.
-fn find_minimum_in_block(values: &[Score], block: usize) -> Option<usize> {
+/// Returns the position of the first minimum in a block of `values`. `minimum` is the minimum of the block.
+fn find_minimum_in_block(values: &[Score], block: usize, minimum: Score) -> Option<usize> {
     let start = block * BLOCK_SIZE;
     let end = values.len().min(start + BLOCK_SIZE);
-    find_first_minimum(values.get(start..end)?).map(|(offset, _)| start + offset)
+    find_minimum(values.get(start..end)?, minimum).map(|offset| start + offset)
 }
 
 /// Returns the minimum of the scores. The compiler can vectorise this form of the loop.
@@ -188,14 +189,12 @@ fn minimum_score(scores: &[Score]) -> Score {
     scores.iter().fold(UNSUITABLE, |least, &score| least.min(score))
 }
 
-/// Returns the first minimum in two steps, because the compiler vectorises both the search for the minimum and the
-/// search for a value in a short slice.
-fn find_first_minimum(scores: &[Score]) -> Option<(usize, &Score)> {
-    let least = minimum_score(scores);
+/// Returns the position of the first minimum of the scores. `minimum` is their minimum. The search has two steps,
+/// because the compiler vectorises both the search for the minimum and the search for a value in a short slice.
+fn find_minimum(scores: &[Score], minimum: Score) -> Option<usize> {
     let (at, part) =
-        scores.chunks(16).enumerate().find(|(_, part)| minimum_score(part) == least)?;
-    let (offset, score) = part.iter().enumerate().find(|(_, score)| **score == least)?;
-    Some((at * 16 + offset, score))
+        scores.chunks(16).enumerate().find(|(_, part)| minimum_score(part) == minimum)?;
+    Some(at * 16 + part.iter().position(|score| *score == minimum)?)
 }
 
 #[cfg(test)]
