@@ -48,7 +48,10 @@ impl ChangeLog {
     }
 
     /// Returns the changes after change number `seen`; `None` if some of these changes have been dropped.
-    pub(crate) fn changes_after(&self, seen: u64) -> Option<impl Iterator<Item = Change> + '_> {
+    pub(crate) fn changes_after(
+        &self,
+        seen: u64,
+    ) -> Option<impl ExactSizeIterator<Item = Change> + Clone + '_> {
         let skip = usize::try_from(seen.checked_sub(self.dropped_count)?).ok()?;
         Some(self.entries.range(skip.min(self.entries.len())..).copied())
     }

@@ -167,20 +167,21 @@ impl Engine {
         let spread = class.is_control_plane().then_some(&self.spread);
         match self.change_log.changes_after(class.last_seen_change) {
             Some(changed) if class.last_seen_change > 0 => {
-                for change in changed {
+                for change in changed.clone().filter(|change| change.is_host_change) {
                     let host = change.host();
-                    if change.is_host_change {
-                        if class.base_scores.len() <= host {
-                            class.base_scores.resize(host + 1, UNSUITABLE);
-                        }
-                        let base = self.base_score(host, class);
-                        class.base_scores[host] = base;
+                    if class.base_scores.len() <= host {
+                        class.base_scores.resize(host + 1, UNSUITABLE);
                     }
-                    if let Some(rank) = self.host_order.rank(HostId::from_index(host)) {
-                        let score = host_score(class, fit, spread, host);
-                        class.scores.set(rank, score);
-                    }
+                    let base = self.base_score(host, class);
+                    class.base_scores[host] = base;
                 }
+                let RequestClass { scores, base_scores, .. } = &mut *class;
+                let count = changed.len();
+                let changed = changed.filter_map(|change| {
+                    let rank = self.host_order.rank(HostId::from_index(change.host()))?;
+                    Some((rank, host_score(base_scores, fit, spread, change.host())))
+                });
+                scores.set_all(count, changed);
                 if spread.is_some_and(|spread| spread.generation() != class.spread_generation) {
                     self.update_spread_points(class, fit);
                 }
@@ -189,7 +190,7 @@ impl Engine {
                 let hosts = 0..self.host_entries.len();
                 class.base_scores = hosts.map(|host| self.base_score(host, class)).collect();
                 let hosts = self.host_order.numbers();
-                let scores = hosts.map(|host| host_score(class, fit, spread, host));
+                let scores = hosts.map(|host| host_score(&class.base_scores, fit, spread, host));
                 class.scores = ScoreIndex::new(scores.collect());
             }
         }
@@ -202,7 +203,7 @@ impl Engine {
     fn update_spread_points(&self, class: &mut RequestClass, fit: &FitScores) {
         let score = |(rank, host)| match class.scores.get(rank) {
             UNSUITABLE => UNSUITABLE,
-            _ => host_score(class, fit, Some(&self.spread), host),
+            _ => host_score(&class.base_scores, fit, Some(&self.spread), host),
         };
         let scores = self.host_order.numbers().enumerate().map(score).collect();
         class.scores = ScoreIndex::new(scores);
@@ -251,15 +252,15 @@ impl Engine {
     }
 }
 
-/// Returns the score of a host for a class, computed from the stored scores. `spread` is `None` unless the class
-/// consists of control-plane VMs.
+/// Returns the score of a host for a class, computed from the class's base scores and fit scores. `spread` is `None`
+/// unless the class consists of control-plane VMs.
 fn host_score(
-    class: &RequestClass,
+    base_scores: &[Score],
     fit: &FitScores,
     spread: Option<&SpreadIndex>,
     host: usize,
 ) -> Score {
-    let score = sum_scores(&class.base_scores, &fit.scores, host);
+    let score = sum_scores(base_scores, &fit.scores, host);
     match spread {
         Some(spread) if score != UNSUITABLE => {
             score.saturating_add(spread.points(host)).min(UNSUITABLE - 1)
