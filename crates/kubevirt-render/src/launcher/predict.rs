@@ -134,6 +134,8 @@ pub(super) fn render(
         (others.init, &mut pod.init_containers, true),
         (others.concurrent, &mut pod.containers, false),
     ] {
+        // A plan keeps the pods of all VMs in memory, and a growing vector allocates four containers at first.
+        target.reserve_exact(list.len());
         for spec in list {
             let name = spec.name;
             let (mut container, disk) =
