@@ -56,7 +56,7 @@ impl Fleet {
     #[must_use]
     pub fn from_items(items: Vec<FleetItem>, problems: Vec<Problem>) -> Self {
         let mut fleet = Self { problems, ..Self::default() };
-        let mut machine_indices: HashMap<(String, String), usize> = HashMap::new();
+        let mut machine_indices = HashMap::with_capacity(items.len());
         for FleetItem { location, object } in items {
             let added =
                 object.and_then(|object| fleet.add(object, &location, &mut machine_indices));
