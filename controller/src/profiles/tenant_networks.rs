@@ -59,9 +59,7 @@ fn tenant_network(
 ) -> Option<TenantNetworkSpec> {
     let desired = tenant.spec.network.as_ref()?;
     let scenario = *networks.get(&desired.name)?;
-    let selected =
-        tenant.spec.node_selector.iter().all(|(key, value)| labels.get(key) == Some(value));
-    if !selected {
+    if !tenant.selects(labels) {
         return None;
     }
     let status = tenant.status.as_ref()?;

@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_api::names::TENANT_PREFIX;
 use berth_api::{HostProfile, InfraNode, TenantCluster};
 use futures::channel::mpsc::UnboundedSender;
 use k8s_openapi::api::core::v1::Node;
@@ -242,13 +241,9 @@ fn handle_tenant_change(
 /// Returns true if a tenant selects a host, or the host has a network of the tenant. A tenant that was unknown until
 /// now may have a network on a host that it no longer selects.
 fn is_affected(node: &Node, infra_node: Option<&InfraNode>, tenant: &TenantCluster) -> bool {
-    let labels = node.metadata.labels.as_ref();
-    let mut selector = tenant.spec.node_selector.iter();
-    let is_selected =
-        selector.all(|(key, value)| labels.and_then(|labels| labels.get(key)) == Some(value));
-    let network = format!("{TENANT_PREFIX}{}", tenant.name_any());
+    let network = TenantCluster::namespace_of(&tenant.name_any());
     let mut current = infra_node.into_iter().flat_map(|host| &host.spec.tenant_networks);
-    is_selected || current.any(|one| one.name == network)
+    tenant.selects(node.labels()) || current.any(|one| one.name == network)
 }
 
 #[cfg(test)]

@@ -41,13 +41,8 @@ impl PortResponder {
         }
     }
 
-    /// Replaces the lease. The rate limit and the statistics remain. Resets the states of both addresses to `Free`.
-    pub fn update(&mut self, network: &LeaseNetwork, lease: &Lease) {
-        let server_mac = self.lease.network.server_mac();
-        self.set_lease(&Arc::new(NetworkSettings::new(network, server_mac)), lease);
-    }
-
-    /// Replaces the lease like [`Self::update`], with settings of the network that other responders share.
+    /// Replaces the lease and the settings of the network. The rate limit and the statistics remain. Resets the states
+    /// of both addresses to `Free`.
     pub fn set_lease(&mut self, network: &Arc<NetworkSettings>, lease: &Lease) {
         self.lease = LeaseSettings::new(network, lease);
     }

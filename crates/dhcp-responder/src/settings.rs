@@ -94,10 +94,6 @@ impl NetworkSettings {
             ipv6: network.ipv6.as_ref().map(|options| FamilySettings::new(options, to_ipv6)),
         }
     }
-
-    pub(crate) const fn server_mac(&self) -> MacAddress {
-        self.server_mac
-    }
 }
 
 impl<A> FamilySettings<A> {

@@ -1,11 +1,12 @@
 //! DHCPv4 messages.
 
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 
 use berth_api::MacAddress;
 use berth_dhcp_responder::{
-    AnswerKind, DeclinedAddress, IgnoredReason, Outcome, PortResponder, SERVER_IDENTIFIER,
-    SERVER_MAC,
+    AnswerKind, DeclinedAddress, IgnoredReason, NetworkSettings, Outcome, PortResponder,
+    SERVER_IDENTIFIER, SERVER_MAC,
 };
 use dhcproto::v4::{DhcpOption, Flags, Message, MessageType, OptionCode};
 use dhcproto::{Encodable as _, v4};
@@ -235,7 +236,7 @@ fn lease_without_ipv4_gets_no_answer() {
     for (network, lease) in
         [(&network, &without_address), (&without_options, &lease), (&wrong_prefix, &lease)]
     {
-        responder.update(network, lease);
+        responder.set_lease(&Arc::new(NetworkSettings::new(network, SERVER_MAC)), lease);
         let outcome = send(&mut responder, &frame_of_dhcpv4(&dhcpv4(MessageType::Discover)));
         assert_eq!(outcome, Outcome::Ignored(IgnoredReason::NotConfigured));
     }

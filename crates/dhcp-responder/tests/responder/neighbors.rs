@@ -1,11 +1,12 @@
 //! ARP, neighbor solicitations and router solicitations.
 
 use std::net::Ipv6Addr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::MacAddress;
 use berth_dhcp_responder::{
-    ANSWER_CAPACITY, AnswerKind, Direction, IgnoredReason, Outcome, PortResponder,
+    ANSWER_CAPACITY, AnswerKind, Direction, IgnoredReason, NetworkSettings, Outcome, PortResponder,
     SERVER_IDENTIFIER, SERVER_LINK_LOCAL, SERVER_MAC,
 };
 use etherparse::{ArpEthIpv4Packet, ArpOperation, Icmpv6Type, PacketBuilder};
@@ -197,7 +198,7 @@ fn answers_are_rate_limited() {
     }
     assert_eq!(handle(1), Outcome::Ignored(IgnoredReason::RateLimited));
     expect_answer(handle(2));
-    responder.update(&network(), &lease());
+    responder.set_lease(&Arc::new(NetworkSettings::new(&network(), SERVER_MAC)), &lease());
     let statistics = responder.statistics();
     assert_eq!(statistics.answers[&AnswerKind::ArpReply], u64::from(ANSWER_CAPACITY) + 1);
     assert_eq!(statistics.ignored[&IgnoredReason::RateLimited], 1);
