@@ -1,6 +1,7 @@
 #!/bin/sh
 # Runs test programs one after the other for tests/run.sh, shows the output of each when it ends, and adds a line
-# `SECONDS NAME CODE CORE_SECONDS` to the results. usage: tests/job.sh FOLDER PROGRAM... | FOLDER doc [CARGO TEST OPTION...]
+# `SECONDS NAME CODE CORE_SECONDS` to the results. PROGRAM=TEST runs only the tests with TEST in their names, and
+# PROGRAM!TEST all others. usage: tests/job.sh FOLDER PROGRAM[=TEST|!TEST]... | FOLDER doc [CARGO TEST OPTION...]
 set -u
 folder=$1
 shift
@@ -33,5 +34,9 @@ if [ "$1" = doc ]; then
     exit 0
 fi
 for program in "$@"; do
-    run "$(basename "$program")" "$program"
+    case ${program##*/} in
+    *=*) run "$(basename "$program")" "${program%=*}" "${program#*=}" ;;
+    *!*) run "$(basename "$program")" "${program%!*}" --skip "${program#*!}" ;;
+    *) run "$(basename "$program")" "$program" ;;
+    esac
 done

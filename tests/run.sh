@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs all tests for `make test`, after the build. Most test programs wait most of the time, so four run in parallel, of
-# which at most two use emulated hosts. The last lines count the passed, failed and skipped tests.
+# Runs all tests for `make test`, after the build. Most test programs wait most of the time, so five run in parallel, of
+# which at most three use emulated hosts. The last lines count the passed, failed and skipped tests.
 # usage: tests/run.sh [CARGO TEST OPTION...]
 set -u
 cd "$(dirname "$0")/.."
@@ -23,11 +23,10 @@ $CARGO test "$@" --no-run --message-format json >"$PROGRAM_LOGS/programs.json" |
 # Lines are `FOLDER NAME PROGRAM`.
 sed -n '/"profile":{[^}]*"test":true/ s#.*"manifest_path":"\([^"]*\)/Cargo.toml".*"name":"\([^"]*\)","src_path.*"executable":"\([^"]*\)".*#\1 \2 \3#p' \
     "$PROGRAM_LOGS/programs.json" >"$PROGRAM_LOGS/programs"
-count=$(($(wc -l <"$PROGRAM_LOGS/programs") + 1))
 # A job is a folder, and programs that run one after the other. The longest jobs are first: `long` has those of the folder
 # tests, and `long_rest` those of other folders, where some programs have the same names. A name that is missing here only
-# makes the run longer.
-awk -v long_rest=' berth_controller dhcp kubevirt_vectors ' -v long='networks shape+kubelet degraded tenants addresses tenant_nodes node_drain assign drain_faults cluster hostile_tenant host_drain tenant_storage host_loss exposure' '
+# makes the run longer. A program with two long tests can be in two jobs, `NAME=TEST` and `NAME!TEST` (see tests/job.sh).
+awk -v long_rest=' berth_controller dhcp kubevirt_vectors ' -v long='networks=addresses_ networks!addresses_ shape+kubelet degraded tenants addresses tenant_nodes node_drain assign drain_faults cluster hostile_tenant host_drain tenant_storage host_loss exposure' '
     $1 ~ /\/tests$/ { program[$2] = $3; folder = $1; next }
     index(long_rest, " " $2 " ") { early[++m] = $1 " " $3; next }
     { rest[++n] = $1 " " $3 }
@@ -37,18 +36,22 @@ awk -v long_rest=' berth_controller dhcp kubevirt_vectors ' -v long='networks sh
             line = ""
             parts = split(job[i], part, "+")
             for (j = 1; j <= parts; j++) {
-                if (part[j] in program) { line = line " " program[part[j]]; delete program[part[j]] }
+                name = test = part[j]
+                sub(/[=!].*/, "", name)
+                sub(/^[^=!]*/, "", test)
+                if (name in program) { line = line " " program[name] test; listed[name] }
             }
             if (line) { print folder line }
         }
         for (i = 1; i <= m; i++) { print early[i] }
-        for (name in program) { print folder, program[name] }
+        for (name in program) { if (!(name in listed)) { print folder, program[name] } }
         for (i = 1; i <= n; i++) { print rest[i] }
     }' "$PROGRAM_LOGS/programs" >"$PROGRAM_LOGS/jobs"
 # Documentation tests have no program.
 echo "$PWD doc $*" >>"$PROGRAM_LOGS/jobs"
-echo "running $count test programs, four in parallel; each shows its results when it ends"
-xargs -P 4 -L 1 ./tests/job.sh <"$PROGRAM_LOGS/jobs" 2>&1 | tee "$log"
+count=$(($(wc -l <"$PROGRAM_LOGS/programs") + 1 + $(grep -c '!' "$PROGRAM_LOGS/jobs")))
+echo "running $count test programs, five in parallel; each shows its results when it ends"
+xargs -P 5 -L 1 ./tests/job.sh <"$PROGRAM_LOGS/jobs" 2>&1 | tee "$log"
 
 results=$PROGRAM_LOGS/results
 sum() { # adds the numbers before a word in the result lines

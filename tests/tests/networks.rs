@@ -238,8 +238,8 @@ fn assert_state(before: &str, host: &mut Host, read: impl Fn(&mut Host) -> Strin
 #[test]
 fn tenant_networks_are_isolated() {
     run_on_hosts(
-        || boot_on_switch([11, 12], Kernel::Stable),
-        |switch, hosts| {
+        || ((), boot([11, 12], Kernel::Stable, false)),
+        |(), hosts| {
             // Each of these scenarios needs one host, so the hosts run different scenarios at the same time.
             run_on_both_hosts(hosts, |index, host| {
                 if index == 0 {
@@ -252,6 +252,16 @@ fn tenant_networks_are_isolated() {
             traffic::tenants_are_isolated_in_each_scenario(hosts);
             definitions::tenants_are_isolated_by_definitions(hosts);
             daemon::daemon_maintains_networks(hosts);
+        },
+    );
+}
+
+/// `tests/run.sh` runs this test in a process of its own, in parallel to the other.
+#[test]
+fn addresses_and_trunks_reach_both_hosts() {
+    run_on_hosts(
+        || boot_on_switch([21, 22], Kernel::Stable),
+        |switch, hosts| {
             addresses::vms_get_the_addresses_of_their_leases(hosts);
             management::management_traffic_is_kept(hosts, false);
             trunk::missing_vlan_is_reported_by_both_hosts(switch, hosts);
