@@ -4,6 +4,8 @@
 //! [`VlanId`] for a VLAN. Only `FromStr`, `Display` and serde convert between these types and text. This crate has no
 //! client, no I/O and no clock, so agent, controller and tools can all share it.
 
+#![warn(missing_docs)]
+
 #[cfg(feature = "kube")]
 mod address_claim;
 mod address_pool;

@@ -4,7 +4,7 @@
 //! folders contain both. The API may list pods that ended long ago, and old kubelets list shared CPUs as exclusive
 //! CPUs. Therefore its answers are used only together with checkpoints and control groups.
 
-#[expect(missing_docs, clippy::derive_partial_eq_without_eq, reason = "generated")]
+#[expect(clippy::derive_partial_eq_without_eq, reason = "generated")]
 #[rustfmt::skip]
 pub mod v1;
 
