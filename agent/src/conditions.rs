@@ -26,7 +26,6 @@ use berth_host_facts::kubelet::RunningConfig;
 /// Input of the conditions, from one cycle.
 #[derive(Debug, Clone, Copy)]
 pub struct Input<'a> {
-    /// Facts of the host.
     pub facts: &'a HostFacts,
     /// Plan of the pending changes.
     pub plan: &'a Plan,

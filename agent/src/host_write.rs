@@ -15,7 +15,6 @@ use nix::unistd::{UnlinkatFlags, fsync, geteuid, unlinkat};
 
 use berth_host_facts::root::Root;
 
-/// Error of a write.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("/{path}: {errno:?} ({})", .errno.desc())]
 pub struct WriteError {

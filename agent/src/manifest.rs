@@ -23,7 +23,6 @@ pub struct Manifest {
     pub name: Option<String>,
     /// The parts of the spec without faults.
     pub spec: InfraNodeSpec,
-    /// All faults in the manifest.
     pub faults: Vec<Fault>,
     /// The parts and networks that have faults, and are neither changed nor restored.
     pub unparsed: UnparsedParts,
@@ -66,7 +65,6 @@ pub enum SpecPart {
 }
 
 impl SpecPart {
-    /// All parts.
     pub const ALL: [Self; 5] =
         [Self::Cpu, Self::Hugepages, Self::Ksm, Self::TransparentHugepages, Self::Networks];
 

@@ -18,7 +18,6 @@ use socket2::{SockFilter, SockRef};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// A packet socket.
 #[derive(Debug)]
 pub(crate) struct PacketSocket(AsyncFd<OwnedFd>);
 

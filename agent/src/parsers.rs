@@ -29,7 +29,6 @@ use rtnetlink::packet_route::RouteNetlinkMessage;
 /// Name of a parser, and a function that calls the parser.
 pub type Parser = (&'static str, fn(&[u8]));
 
-/// All parsers.
 pub const PARSERS: &[Parser] = &[
     ("cpuinfo", |bytes| {
         black_box(CpuInfo::parse(&mut &*bytes));

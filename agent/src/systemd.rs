@@ -8,7 +8,6 @@ use zbus::zvariant::{OwnedObjectPath, Value};
 
 use berth_host_facts::setting::SystemdUnit;
 
-/// A connection to systemd.
 #[derive(Debug)]
 pub struct Systemd(Connection);
 

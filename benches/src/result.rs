@@ -39,7 +39,6 @@ pub(crate) struct Section {
 }
 
 impl Section {
-    /// Creates a section with a heading.
     pub(crate) fn new(heading: &str, text: impl Into<String>, tables: Vec<Table>) -> Self {
         Self { heading: Some(heading.to_owned()), text: text.into(), tables }
     }
@@ -92,7 +91,6 @@ pub(crate) struct Goal {
 }
 
 impl Goal {
-    /// Creates a goal.
     pub(crate) fn new(text: impl Into<String>, met: bool, value: impl Into<String>) -> Self {
         Self { text: text.into(), value: value.into(), met }
     }

@@ -3,7 +3,6 @@
 use berth_kubevirt_render::machines::{MACHINE_DEPLOYMENT_GROUP, MACHINE_DEPLOYMENT_KIND};
 use kube::api::{ApiResource, GroupVersionKind};
 
-/// Returns the `ApiResource` of a kind.
 pub(crate) fn api_resource(group: &str, version: &str, kind: &str, plural: &str) -> ApiResource {
     ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
 }

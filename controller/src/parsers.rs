@@ -41,7 +41,6 @@ use berth_placement::inventory::ReportedHost;
 /// A parser and its name.
 pub type Parser = (&'static str, fn(&[u8]));
 
-/// All parsers.
 pub const PARSERS: &[Parser] = &[
     ("quantity", |bytes| {
         let text = String::from_utf8_lossy(bytes);

@@ -50,9 +50,7 @@ pub struct Migration {
 /// Change of the selector of a Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceMigration {
-    /// Namespace of the Service.
     pub namespace: String,
-    /// Name of the Service.
     pub name: String,
     /// Current selector.
     pub before: Labels,
@@ -74,7 +72,6 @@ pub struct MachineMigration {
 }
 
 impl Migration {
-    /// Plans the migration.
     #[must_use]
     pub fn plan(input: MigrationInput<'_>) -> Self {
         let mut migration = Self::default();

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-/// Pings per second.
 const PINGS_PER_SECOND: u32 = 5;
 /// A lost control ping explains the loss of another ping if their sequence numbers differ by at most this number.
 const CONTROL_PING_DISTANCE: u32 = 10 * PINGS_PER_SECOND;

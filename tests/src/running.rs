@@ -12,7 +12,6 @@ use anyhow::{Context as _, Result, ensure};
 /// Running program, stopped on drop.
 #[derive(Debug)]
 pub struct Running {
-    /// Running process.
     pub process: Child,
     _thread: mpsc::Sender<()>,
 }

@@ -30,7 +30,6 @@ const IN_NAMESPACE: &str = "BERTH_TEST_IN_NAMESPACE";
 /// The control planes of both clusters.
 #[derive(Debug)]
 pub struct Clusters {
-    /// The infra cluster.
     pub infra: ControlPlane,
     /// The tenant's cluster.
     pub tenant: ControlPlane,

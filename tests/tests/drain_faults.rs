@@ -41,7 +41,6 @@ const EVENT_TIMEOUT: Duration = Duration::from_secs(3);
 const TIME_LIMIT: Duration = Duration::from_secs(45 * 60);
 const KILLS_PER_ROUND: usize = 2;
 
-/// Size of a run.
 #[derive(Clone, Copy, Debug)]
 struct RunSize {
     /// Minimum number of drains in the run.

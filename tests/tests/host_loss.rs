@@ -22,7 +22,6 @@ use serde_json::{Value, json};
 const TIMEOUT: Duration = Duration::from_secs(90);
 const NAMESPACE: &str = "cluster-bank";
 const LOG: &str = "host-loss";
-/// Host that is lost.
 const LOST_HOST: &str = "rack1-a";
 const HOSTS: [&str; 4] = [LOST_HOST, "rack1-b", "rack2-a", "rack2-b"];
 /// `replaceAfter` of the tenant.

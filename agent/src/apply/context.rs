@@ -70,7 +70,6 @@ impl<'a> ApplyContext<'a> {
         self
     }
 
-    /// Limits the time for removals.
     #[must_use]
     pub const fn with_removal_time_limit(mut self, limit: Duration) -> Self {
         self.removal_time_limit = Some(limit);

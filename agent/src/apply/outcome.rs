@@ -17,7 +17,6 @@ pub struct Outcome {
     pub id: ChangeId,
     /// The change as text: `hugepages 2Mi zone 1: 0 -> 1024`.
     pub what: String,
-    /// Result.
     pub result: ChangeResult,
     /// True if the change corrects drift: Berth set the value before, and another program changed it.
     pub drift: bool,

@@ -52,7 +52,6 @@ pub fn select(names: &[String]) -> Vec<Check> {
     berth_runtime::check::select(all_checks(), names)
 }
 
-/// Runs the checks.
 #[must_use]
 pub fn run(checks: &[Check], input: &Input) -> Findings {
     Findings::collect(checks, |check| check(input))

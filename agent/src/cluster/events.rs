@@ -22,7 +22,6 @@ use berth_runtime::token_bucket::TokenBucket;
 /// Event about the results of one cycle.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CycleEvent {
-    /// Reason of the Event.
     pub reason: EventReason,
     /// One sentence for each change or fault.
     pub sentences: Vec<String>,

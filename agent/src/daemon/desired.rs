@@ -132,7 +132,6 @@ impl DesiredReader {
         Self { source, save_to_disk, store: None, last_document: None, saved_document: None }
     }
 
-    /// Connects the reader to the cluster.
     pub(super) fn connect_to_cluster(&mut self, root: &Root, store: Arc<Store>) {
         if let Ok(saved) = root.read_large(state_folder::LAST_MANIFEST_FILE) {
             let document = Document::parse(&saved);

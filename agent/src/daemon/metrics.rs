@@ -177,7 +177,6 @@ impl Metrics {
         self
     }
 
-    /// Updates the metrics of the host.
     pub(super) fn update_host(
         &self,
         facts: &HostFacts,
@@ -239,7 +238,6 @@ impl Metrics {
         }
     }
 
-    /// Updates the metrics of trunks.
     pub(super) fn update_trunks(&self, trunks: &TrunkReport) {
         self.trunk_missing_vlans.clear();
         self.trunk_unverified_vlans.clear();

@@ -17,8 +17,10 @@ pub(super) enum Problem {
     ChangesBlocked(String),
     /// A warning about the host.
     Warning(String),
-    /// A change is blocked.
-    Blocked { change: String, reason: String },
+    Blocked {
+        change: String,
+        reason: String,
+    },
     /// The client certificate expires soon, or has expired.
     Certificate(String),
 }

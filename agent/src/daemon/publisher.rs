@@ -48,7 +48,6 @@ struct ClusterPublisher {
     events: EventLog,
 }
 
-/// Results of one cycle.
 #[derive(Debug)]
 pub(super) struct CycleResults<'a> {
     pub(super) begin: Instant,
@@ -78,7 +77,6 @@ impl Publisher {
         }
     }
 
-    /// Connects the publisher to the cluster.
     pub(super) fn connect_to_cluster(&mut self, store: Arc<Store>, sender: Sender<CycleEvent>) {
         self.cluster =
             Some(ClusterPublisher { store, event_sender: sender, events: EventLog::default() });
@@ -118,7 +116,6 @@ impl Publisher {
         report
     }
 
-    /// Publishes the results of a cycle.
     pub(super) fn publish(&mut self, cycle: &CycleResults) {
         let CycleResults {
             desired,

@@ -80,13 +80,11 @@ impl State {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Marks the start of a cycle.
     pub(super) fn mark_cycle_started(&self) {
         self.lock().is_cycle_running = true;
         self.record_progress();
     }
 
-    /// Marks the end of a cycle.
     pub(super) fn mark_cycle_ended(&self) {
         self.lock().is_cycle_running = false;
         self.record_progress();

@@ -3,7 +3,6 @@
 /// Trigger of a cycle. The cycle of a later variant does all that the cycle of an earlier variant does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Trigger {
-    /// The timer.
     Timer,
     /// A link of a tenant network changed.
     Links,

@@ -33,7 +33,6 @@ pub struct DhcpMetrics {
 }
 
 impl DhcpMetrics {
-    /// Registers the metrics.
     pub fn register(&self, registry: &mut Registry) {
         registry.register(
             "berth_dhcp_answers",

@@ -16,10 +16,8 @@ use crate::plan::network::link_owner;
 /// Host networks that exist on this host, by name, as the rollback ledger records them.
 pub(super) type HostNetworks = BTreeMap<String, NetworkRecord>;
 
-/// A port that is served.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ServedPort {
-    /// Name of the link.
     pub(super) name: LinkName,
     /// Name of the tenant's network.
     pub(super) network: String,

@@ -22,7 +22,6 @@ pub struct Change {
     pub was: String,
     /// Value after the change.
     pub will_be: String,
-    /// Reason for the change.
     pub why: ChangeReason,
     /// True if the value was set by Berth before, and then changed by another program.
     pub drift: bool,
@@ -67,13 +66,10 @@ pub enum Action {
 /// One setting with its current, new and desired value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
-    /// The setting.
     pub setting: Setting,
-    /// Current value.
     pub current_value: SettingValue,
     /// Value to set; lower than the desired value if only a part of it is possible.
     pub new_value: SettingValue,
-    /// Desired value.
     pub desired_value: SettingValue,
     /// Other settings that the kernel changes with this setting, with their current values.
     pub dependent_settings: Vec<(Setting, SettingValue)>,

@@ -11,7 +11,6 @@ use berth_host_facts::setting::{Setting, SettingValue};
 /// Identity of a change. Its `Display` is the text in plans, logs and `status.changes[].what`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ChangeId {
-    /// A change of one setting.
     Setting(Setting),
     /// A change of the affinity of these interrupts, which are set together.
     Interrupts(BTreeSet<u32>),
@@ -48,7 +47,6 @@ pub enum DropInState {
 /// Identity of one attempt at a change: the change and the values that the attempt sets.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AttemptId {
-    /// The change.
     pub change: ChangeId,
     /// The value of each setting of the change.
     pub values: Vec<SettingValue>,

@@ -7,7 +7,6 @@ use serde::Serialize;
 use crate::manifest::{Fault, SpecPart};
 use berth_host_facts::setting::{Setting, SettingValue};
 
-/// Reason for a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum ChangeReason {
     /// The spec has a value that differs from the observed one.

@@ -16,7 +16,6 @@ use super::resources::Resources;
 /// Fields of a Node as read from the API server.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct PublishedNode {
-    /// All labels.
     pub labels: BTreeMap<String, String>,
     /// All conditions, by their types.
     pub conditions: BTreeMap<String, NodeCondition>,

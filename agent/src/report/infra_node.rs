@@ -12,7 +12,6 @@ pub struct Report {
     kind: &'static str,
     metadata: Metadata,
     spec: InfraNodeSpec,
-    /// Status of the InfraNode.
     pub status: InfraNodeStatus,
 }
 

@@ -38,7 +38,6 @@ struct Inner {
     last_neighbor_wake: Option<Instant>,
 }
 
-/// Result of one network.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct NetworkResult {
     /// Status of the trunk; `None` until the first verification after the start is complete.

@@ -3,7 +3,6 @@
 use super::Tree;
 use super::host::kubelet_stat;
 
-/// Stops the kubelet.
 pub(crate) fn stop_kubelet(tree: &Tree) {
     std::fs::rename(tree.path().join("proc/1412"), tree.path().join("ended")).unwrap();
 }

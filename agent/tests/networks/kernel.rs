@@ -41,7 +41,6 @@ pub(crate) enum StepEvent {
     StepRefused,
     /// The agent is killed before the step.
     AgentKilled,
-    /// The agent is killed after the step.
     AgentKilledAfterStep,
     /// A VM is attached after the step.
     VmAttached,

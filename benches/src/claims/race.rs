@@ -23,7 +23,6 @@ const MAX_ATTEMPTS: usize = 32;
 /// Time after the release of an address during which no machine gets the address.
 const QUARANTINE: SignedDuration = SignedDuration::from_secs(300);
 
-/// Size of a race.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RaceSize {
     /// Number of machines of the tenant. Each needs one address.

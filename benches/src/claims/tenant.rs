@@ -44,7 +44,6 @@ impl Tenant {
         ClaimingMachine { namespace: self.network.clone(), name }
     }
 
-    /// Returns the name of the claim for an address.
     pub(super) fn claim_name(&self, address: IpAddr) -> String {
         AddressClaim::name_for(&self.network, address)
     }

@@ -11,7 +11,6 @@ const P99_GOAL_MILLIS: f64 = 5.0;
 /// Number of guests that start at the same time in the load for which [`P99_GOAL_MILLIS`] applies.
 const SINGLE_GUEST: u16 = 1;
 
-/// Builds the result.
 pub(super) fn build_result(
     date: Date,
     conditions: Vec<String>,

@@ -16,7 +16,6 @@ use serde_json::{Value, json};
 use crate::fleet::infra_node;
 use crate::full_fleet::{self, Launcher, PAGE_SIZE, VMS_OF_HOST, allocations};
 
-/// Cost of a rebuild.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct RebuildCost {
     pub(super) pods: usize,

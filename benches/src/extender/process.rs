@@ -24,7 +24,6 @@ const LISTED_METRIC: &str = "berth_assignment_listed_timestamp_seconds";
 pub(super) struct Extender {
     controller: Controller,
     name: String,
-    /// Port of the extender.
     pub(super) port: u16,
 }
 

@@ -31,7 +31,6 @@ pub(super) struct Vm {
 /// VMs in the order of their start times, and statistics of the VMs that were omitted.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Trace {
-    /// Name of the trace.
     pub(super) name: String,
     pub(super) vms: Vec<Vm>,
     /// Length of the trace in whole days.

@@ -13,7 +13,6 @@ use fastrand::Rng;
 use super::cluster::{Cluster, Host, NodeTotals, Zone};
 use crate::fleet::{self, Size};
 
-/// A VM to place.
 #[derive(Clone, Debug)]
 pub(super) struct VmToPlace {
     pub(super) pod: Pod,

@@ -16,7 +16,6 @@ const MIN_AHEAD_POINTS: f64 = 10.0;
 /// pinnable CPUs.
 const MAX_BEHIND_POINTS: f64 = 3.0;
 
-/// Source of the trace.
 pub(super) const SOURCE: &str = "Azure Traces for Packing 2020 (Hadary et al., Protean, OSDI'20), sampled and with cores \
      and memory reconstructed by CoSpot (SoCC'22); CC-BY 4.0";
 

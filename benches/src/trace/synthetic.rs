@@ -29,7 +29,6 @@ const MEDIAN_LIFETIME_MINUTES: f64 = 34.0;
 const LIFETIME_SIGMA: f64 = 1.9;
 /// Fraction of the VMs that start during the trace and never stop.
 const NEVER_STOPS_PROBABILITY: f64 = 0.03;
-/// Fraction of tenants with one VM.
 const SINGLE_VM_TENANT_FRACTION: f64 = 0.89;
 /// Probability that a tenant with several VMs has one more VM, so the number of VMs has a geometric distribution.
 const ANOTHER_VM_PROBABILITY: f64 = 0.52;

@@ -21,7 +21,6 @@ pub(super) struct RunSize {
     pub(super) seconds: u32,
 }
 
-/// Builds the result.
 pub(super) fn build_result(
     date: Date,
     size: RunSize,

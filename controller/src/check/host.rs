@@ -22,7 +22,6 @@ pub struct Host {
     pub memory: Option<Bytes>,
     /// True if the kubelet's CPU Manager can allocate exclusive CPUs.
     pub has_exclusive_cpus: bool,
-    /// Condition Ready.
     pub ready: HostCondition,
     /// Condition VirtualizationReady.
     pub virtualization: HostCondition,
@@ -30,28 +29,22 @@ pub struct Host {
     pub credential: HostCondition,
 }
 
-/// Status of a condition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ConditionStatus {
     /// The host has no such condition.
     #[default]
     Absent,
-    /// `True`.
     True,
-    /// `False`.
     False,
     /// `Unknown`, which the controller sets if the agent is unresponsive; or a malformed status.
     Unknown,
 }
 
-/// Condition of a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostCondition {
-    /// Status.
     pub status: ConditionStatus,
     /// Reason; `None` if it is absent or unknown to this release.
     pub cause: Option<ConditionReason>,
-    /// Message.
     pub message: String,
 }
 

@@ -106,7 +106,6 @@ impl Input {
         }
     }
 
-    /// Returns the hosts.
     pub(super) fn hosts(&self) -> Result<&[Host], Unread> {
         match &self.hosts {
             Ok(hosts) => Ok(hosts),

@@ -13,15 +13,11 @@ pub enum Kind {
     Cdi,
     /// VirtualMachineClusterInstancetype.
     ClusterInstancetype,
-    /// ClusterRole.
     ClusterRole,
-    /// ClusterRoleBinding.
     ClusterRoleBinding,
     /// Pod; only those of Berth's controller are listed.
     ControllerPod,
-    /// DaemonSet.
     DaemonSet,
-    /// InfraConfig.
     InfraConfig,
     /// VirtualMachineInstancetype.
     Instancetype,
@@ -29,17 +25,12 @@ pub enum Kind {
     KubeVirt,
     /// MutatingWebhookConfiguration.
     MutatingWebhook,
-    /// Role.
     Role,
-    /// RoleBinding.
     RoleBinding,
-    /// StorageClass.
     StorageClass,
-    /// TenantCluster.
     TenantCluster,
     /// ValidatingWebhookConfiguration.
     ValidatingWebhook,
-    /// VolumeSnapshotClass.
     VolumeSnapshotClass,
 }
 

@@ -29,7 +29,6 @@ impl Election {
     }
 }
 
-/// State of a Lease.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LeaseState {
     /// Identity of the holder; empty if the Lease is released, or was never acquired.

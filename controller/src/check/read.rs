@@ -25,7 +25,6 @@ pub enum ReadError {
     NotRequested,
 }
 
-/// Result of a read.
 pub type Read<T> = Result<T, ReadError>;
 
 /// Objects that a check examines, and the reason why they were not read.

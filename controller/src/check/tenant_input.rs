@@ -6,7 +6,6 @@ use serde_json::Value;
 use super::read::{Read, ReadError, Unread};
 use crate::tenants::kubeconfig_rules::RefusedKubeconfig;
 
-/// Objects of one tenant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TenantInput {
     /// Name of the TenantCluster.
@@ -17,7 +16,6 @@ pub struct TenantInput {
     pub namespace: Read<Value>,
     /// The NetworkAttachmentDefinition that the status names, as namespace/name; `None` if it names none.
     pub definition: Option<(String, Read<Value>)>,
-    /// MachineDeployments of the tenant.
     pub machine_deployments: Read<Vec<Value>>,
     /// The Secret with the tenant's kubeconfig.
     pub kubeconfig: KubeconfigState,
@@ -83,7 +81,6 @@ impl KubeconfigProblem {
 /// Answer of a tenant's API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ApiServerAnswer {
-    /// Version of the API server.
     Version(String),
     /// HTTP status code of an error.
     Status(u16),

@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 use super::host::Host;
 use super::{Input, Kind, LISTS, Outcome, select};
 
-/// Runs a check.
 pub(crate) fn run_check(id: &str, input: &Input) -> Outcome {
     let checks = select(&[id.to_owned()]);
     assert_eq!(checks.len(), 1, "{id}");

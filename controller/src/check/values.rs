@@ -5,7 +5,6 @@ use serde_json::Value;
 /// Maximum number of names in a message.
 const SHOWN_NAMES: usize = 5;
 
-/// Returns the name of an object.
 pub(super) fn name(object: &Value) -> &str {
     text(object, "/metadata/name")
 }

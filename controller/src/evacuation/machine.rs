@@ -36,7 +36,6 @@ pub struct Machine {
 pub struct EvacuatingMachine {
     /// Field `metadata.namespace`.
     pub namespace: String,
-    /// The machine.
     pub machine: Machine,
     /// UID of its VirtualMachineInstance.
     pub instance_uid: String,

@@ -30,7 +30,6 @@ impl DrainingReason {
         Self::deserialize(StrDeserializer::<Error>::new(reason)).ok()
     }
 
-    /// Returns the reason for the condition.
     #[must_use]
     pub const fn condition_reason(self) -> ConditionReason {
         match self {

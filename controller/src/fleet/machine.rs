@@ -7,7 +7,6 @@ use super::drain_facts::DrainFacts;
 /// A VirtualMachine or VirtualMachineInstance, and its host if it is running.
 #[derive(Clone, Debug)]
 pub struct FleetMachine {
-    /// The machine.
     pub machine: Machine,
     /// Kind of the machine: VirtualMachine or VirtualMachineInstance.
     pub kind: &'static str,

@@ -7,9 +7,7 @@ use serde::Serialize;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PlannedTenant {
-    /// Name of the tenant.
     pub name: String,
-    /// Namespace of the tenant.
     pub namespace: String,
     /// Name of the host network that carries the tenant's network.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -30,7 +28,6 @@ pub struct PlannedTenant {
 pub struct MachineCounts {
     /// Namespace and name of the MachineDeployment.
     pub machine_deployment: String,
-    /// Namespace of the machines.
     pub namespace: String,
     /// Number of desired machines.
     #[serde(rename = "wanted")]

@@ -23,7 +23,6 @@ pub struct RenderInput {
     pub services: Vec<InputObject>,
     /// VirtualMachines, which the migration of load balancers reads.
     pub machines: Vec<InputObject>,
-    /// Problems of the input.
     pub problems: Vec<Problem>,
 }
 

@@ -12,7 +12,6 @@ use berth_api::Problem;
 pub struct InputObject {
     /// File and document that contain the object, such as `fleet/hosts.yaml, document 3`.
     pub location: String,
-    /// The object.
     pub object: Value,
 }
 

@@ -152,7 +152,6 @@ mod tests {
 
     use super::*;
 
-    /// Reads the document without the fast path.
     fn read_without_fast_path(document: &str) -> Option<Value> {
         serde_saphyr::from_str_with_options(document, parser_options(document)).ok()
     }

@@ -17,7 +17,6 @@ pub enum HostOfMachine<'n> {
     None,
     /// The Node of the host does not exist any more.
     Deleted,
-    /// The Node of the host.
     Node(&'n Node),
 }
 

@@ -7,10 +7,8 @@ use serde_json::Value;
 /// Namespace and name of a machine.
 pub type MachineName = (String, String);
 
-/// Host of a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MachineHost {
-    /// Name of the host.
     pub name: String,
     /// Target of a live migration that has not ended.
     pub migration_target: Option<String>,
@@ -33,7 +31,6 @@ impl MachineHost {
     }
 }
 
-/// Hosts of all machines.
 #[derive(Clone, Debug, Default)]
 pub struct MachineHosts {
     hosts: BTreeMap<MachineName, MachineHost>,

@@ -20,7 +20,6 @@ const MAX_NAMES: usize = 8;
 pub struct LostHost {
     /// Time since which the host is down, according to its objects.
     pub since: Timestamp,
-    /// Verdicts on the machines on the host.
     pub machines: BTreeMap<MachineName, Verdict>,
 }
 

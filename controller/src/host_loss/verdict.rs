@@ -31,7 +31,6 @@ pub enum WaitReason {
     /// The tenant's `replaceAfter` is zero, or is not known.
     #[error("spec.replaceAfter of its TenantCluster is 0, or the TenantCluster cannot be parsed")]
     NeverReplaced,
-    /// Too many hosts are away.
     #[error("{away} of {all} hosts are away, more than {} %", MAX_AWAY_PERCENT)]
     TooManyHostsAway {
         /// Number of hosts that are away.

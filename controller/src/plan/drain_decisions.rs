@@ -99,7 +99,6 @@ fn counted_machine(fleet: &Fleet, one: &FleetMachine) -> Machine {
     machine
 }
 
-/// Reads the MachineDeployments of machines.
 fn read_deployments(fleet: &Fleet, machines: &[EvacuatingMachine]) -> Deployments {
     let mut deployments = Deployments::new();
     for one in machines {

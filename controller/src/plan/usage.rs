@@ -16,11 +16,9 @@ pub struct ResourceUsage {
     pub total: u64,
 }
 
-/// Usage of a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HostUsage {
-    /// Name of the host.
     pub name: String,
     /// Number of pods on the host.
     pub pods: usize,
@@ -30,7 +28,6 @@ pub struct HostUsage {
     pub hugepages: ResourceUsage,
     /// CPU requests of pods in millicores.
     pub cpu_millis: ResourceUsage,
-    /// Usage of each zone of the host.
     pub zones: Vec<ZoneUsage>,
 }
 

@@ -15,7 +15,6 @@ use super::tunnels;
 /// A Node and the InfraNode of the same name.
 #[derive(Debug, Clone, Copy)]
 pub struct HostObjects<'a> {
-    /// The Node.
     pub node: &'a Node,
     /// The InfraNode; `None` if the host's agent has not created it yet.
     pub infra_node: Option<&'a InfraNode>,

@@ -15,11 +15,9 @@ use super::spec::DesiredInfraNode;
 /// A condition to be set in a status.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConditionUpdate {
-    /// Type of the condition.
     pub type_: &'static str,
     /// `True`, `False` or `Unknown`.
     pub status: &'static str,
-    /// Reason of the condition.
     pub reason: ConditionReason,
     /// Message for an operator, in one sentence.
     pub message: String,
@@ -48,7 +46,6 @@ pub fn new_condition(
     }
 }
 
-/// Returns the status of a profile.
 #[must_use]
 pub fn profile_status(
     profile: &HostProfile,

@@ -71,7 +71,6 @@ impl FromStr for RemovalReason {
 /// Mark of a machine that Berth removes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemovalMark {
-    /// Reason of the removal.
     pub reason: RemovalReason,
     /// Time of the mark, in whole seconds.
     pub since: Timestamp,

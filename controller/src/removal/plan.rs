@@ -44,7 +44,6 @@ pub struct RemovalState<'a> {
     pub is_host_ready: bool,
     /// Pods on the Node; `None` if they are not listed yet, or not since the last VolumeAttachment was deleted.
     pub pods: Option<&'a [DrainPod]>,
-    /// Outcomes of evictions.
     pub outcomes: &'a EvictionOutcomes,
     /// Number of VolumeAttachments of the Node; `None` if they are not listed yet.
     pub volume_count: Option<usize>,
@@ -73,7 +72,6 @@ pub enum TenantState {
     },
 }
 
-/// Result of a removal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RemovalOutcome {
     /// The Node was drained, or the machine had no Node.
@@ -110,9 +108,7 @@ pub enum Step<'a> {
     WaitForVolumes(usize),
     /// Read the Nodes from the tenant's API server: the Node may have registered a moment ago.
     ConfirmNoNode,
-    /// Delete the Node.
     DeleteNode,
-    /// Delete the machine.
     DeleteMachine(RemovalOutcome),
 }
 

@@ -13,7 +13,6 @@ const MAX_MACHINES: usize = 16;
 /// Report of the removal of one machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemovalReport {
-    /// Reason of the condition.
     pub reason: ConditionReason,
     /// Removal mark of the machine.
     pub removal: RemovalMark,

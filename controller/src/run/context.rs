@@ -34,25 +34,18 @@ pub struct Context {
     pub client: Client,
     /// Writer for server-side apply.
     pub writer: Writer,
-    /// Emitter of Events.
     pub events: Arc<EventEmitter>,
     /// All Nodes, without the fields that no reconciler reads.
     pub nodes: Informer<Node>,
-    /// All InfraNodes.
     pub infra_nodes: Informer<InfraNode>,
-    /// All HostProfiles.
     pub profiles: Informer<HostProfile>,
-    /// All TenantClusters.
     pub tenants: Informer<TenantCluster>,
     /// All InfraConfigs; only the one with the name [`INFRA_CONFIG`] is used.
     pub configs: Informer<InfraConfig>,
-    /// All VlanClaims.
     pub vlan_claims: Informer<VlanClaim>,
-    /// All PrefixClaims.
     pub prefix_claims: Informer<PrefixClaim>,
     /// All AddressClaims.
     pub addresses: AddressStore,
-    /// All HostLeases.
     pub host_leases: Informer<HostLeases>,
     /// Period after which an unchanged object is reconciled again.
     pub resync: Duration,

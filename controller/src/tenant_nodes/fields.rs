@@ -14,9 +14,7 @@ use crate::tenant_object::UNKNOWN_MANAGER;
 /// A label, annotation or taint that Berth does not set, because another manager owns the key with another value.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FieldConflict {
-    /// Kind of the field.
     pub kind: FieldKind,
-    /// Key of the field.
     pub key: String,
     /// Manager that owns the field.
     pub manager: String,

@@ -23,11 +23,8 @@ pub struct ReplicationConfig {
 /// Labels, annotations and taints of a host that are copied.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostFields {
-    /// Labels.
     pub labels: BTreeMap<String, String>,
-    /// Annotations.
     pub annotations: BTreeMap<String, String>,
-    /// Taints.
     pub taints: BTreeSet<NodeTaint>,
 }
 

@@ -49,12 +49,9 @@ pub(super) const MAX_COPIED: usize = 64;
 /// Kind of a field that is copied from a host to a tenant's Node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FieldKind {
-    /// A label.
     #[default]
     Label,
-    /// An annotation.
     Annotation,
-    /// A taint.
     Taint,
 }
 

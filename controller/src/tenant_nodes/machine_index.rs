@@ -12,7 +12,6 @@ pub struct MachineIndex {
     namespaces: BTreeMap<String, BTreeMap<String, usize>>,
 }
 
-/// State of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MachineState<'h> {
     /// The machine does not exist.

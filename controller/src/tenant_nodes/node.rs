@@ -89,13 +89,11 @@ impl Versioned for NodeObject {
 }
 
 impl NodeObject {
-    /// Returns the name of the Node.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.metadata.name
     }
 
-    /// Returns the UID of the Node.
     #[must_use]
     pub fn uid(&self) -> &str {
         &self.metadata.uid
@@ -138,12 +136,10 @@ impl NodeObject {
     }
 }
 
-/// A Node of a tenant.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TenantNode {
     /// Name of the Node, which is valid as a path segment of a URL.
     pub name: String,
-    /// UID of the Node.
     pub uid: String,
     /// `spec.providerID`.
     pub provider_id: Option<String>,
@@ -153,9 +149,7 @@ pub struct TenantNode {
     pub is_unschedulable: bool,
     /// True if Berth has cordoned the Node, and has to uncordon it if the removal of its machine is cancelled.
     pub is_cordoned_by_berth: bool,
-    /// Labels of the Node.
     pub labels: BTreeMap<String, NodeField>,
-    /// Annotations of the Node.
     pub annotations: BTreeMap<String, NodeField>,
     /// Taints of the Node, except those with keys that are never copied.
     pub taints: BTreeSet<NodeTaint>,

@@ -43,7 +43,6 @@ impl<'n> NodeIndex<'n> {
         Self { by_name: Some(nodes), by_machine }
     }
 
-    /// Finds the Node of a machine.
     #[must_use]
     pub fn find(&self, machine: &str) -> NodeMatch<'n> {
         match self.by_machine.get(machine).map(Vec::as_slice) {

@@ -10,7 +10,6 @@ use super::node_match::{NodeIndex, NodeMatch};
 use super::replicated_taint::NodeTaint;
 use super::taint_changes::plan_taints;
 
-/// Write of one Node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeWrite {
     /// Name of the Node.
@@ -27,9 +26,7 @@ pub struct NodeWrite {
 /// All labels and annotations that Berth owns after a write.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OwnedMetadata {
-    /// Labels.
     pub labels: BTreeMap<String, String>,
-    /// Annotations.
     pub annotations: BTreeMap<String, String>,
 }
 

@@ -15,7 +15,6 @@ use super::keys::{FieldKind, MAX_COPIED};
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(default)]
 pub struct NodeTaint {
-    /// Key of the taint.
     pub key: String,
     /// Effect of the taint, such as `NoSchedule`.
     pub effect: String,

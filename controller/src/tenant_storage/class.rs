@@ -64,9 +64,7 @@ impl Versioned for ClassObject {
 pub enum ClassField {
     /// The annotation that marks the default class.
     DefaultAnnotation,
-    /// `allowVolumeExpansion`.
     AllowVolumeExpansion,
-    /// `allowedTopologies`.
     AllowedTopologies,
 }
 
@@ -100,7 +98,6 @@ pub struct FieldOwners {
 pub struct TenantClass {
     /// Name of the class, which is valid as a path segment of a URL.
     pub name: String,
-    /// UID of the class.
     pub uid: String,
     /// True if Berth created the class, according to its label.
     pub is_managed: bool,
@@ -127,7 +124,6 @@ pub enum UnusableClass {
 }
 
 impl ClassObject {
-    /// Returns the name of the class.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.metadata.name

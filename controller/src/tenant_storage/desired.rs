@@ -27,9 +27,7 @@ pub struct ImmutableFields {
     pub provisioner: String,
     /// Parameters for the driver.
     pub parameters: BTreeMap<String, String>,
-    /// `reclaimPolicy`.
     pub reclaim_policy: String,
-    /// `volumeBindingMode`.
     pub volume_binding_mode: String,
 }
 

@@ -20,7 +20,6 @@ const READ_FIELDS: [&str; 3] = ["volumeBindingMode", "allowVolumeExpansion", "al
 pub struct InfraClass {
     /// True if tenants get the class even if the InfraConfig does not list it.
     pub is_initialized: bool,
-    /// Binding mode of the class.
     pub volume_binding_mode: Option<VolumeBindingMode>,
     /// True if volumes of the class can be expanded.
     pub allow_volume_expansion: bool,

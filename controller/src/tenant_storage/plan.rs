@@ -14,7 +14,6 @@ use super::desired::{
 /// no class.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClassChange {
-    /// Name of the class.
     pub name: String,
     /// UID of the class: the apply must not affect a later class of the same name. `None` if the class does not exist.
     pub uid: Option<String>,
@@ -29,7 +28,6 @@ pub struct ClassChange {
 pub struct ClassFieldConflict {
     /// Name of the class.
     pub class: String,
-    /// The field.
     pub field: ClassField,
     /// Manager that owns the field.
     pub manager: String,

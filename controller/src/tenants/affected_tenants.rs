@@ -9,9 +9,7 @@ use super::network_id::NetworkId;
 /// Tenants that must be reconciled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AffectedTenants {
-    /// All tenants.
     All,
-    /// Some tenants.
     Some {
         /// Namespaces of the affected tenants.
         tenants: BTreeSet<String>,

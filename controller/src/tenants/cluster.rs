@@ -91,7 +91,6 @@ pub enum UnknownFact {
 pub struct FactSources {
     /// Services in kube-system that have the label of cluster DNS.
     pub dns: ListResult<Service>,
-    /// The namespace kube-system.
     pub kube_system: ListResult<Namespace>,
     /// The Service `default/kubernetes`.
     pub api_service: ListResult<Service>,
@@ -131,7 +130,6 @@ pub struct ClusterFacts {
     pub dns: Result<DnsFacts, UnknownFact>,
     /// Addresses of the API server, or the reason why they are unknown.
     pub api_server: Result<BTreeSet<IpAddr>, UnknownFact>,
-    /// Addresses of all Nodes.
     pub node_addresses: BTreeSet<IpAddr>,
     /// Address ranges of pods and Services, if the API server has objects that contain them.
     pub networks: BTreeSet<IpNet>,

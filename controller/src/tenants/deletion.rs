@@ -37,7 +37,6 @@ pub enum NamespaceState {
 pub struct MachineObject {
     /// Kind of the object, such as `VirtualMachine`.
     pub kind: String,
-    /// Name of the object.
     pub name: String,
     /// True if Berth created the object.
     pub is_owned: bool,
@@ -58,7 +57,6 @@ pub struct DeletionState<'a> {
     pub claims: &'a [(String, NetworkId)],
     /// Number of objects in the tenant's namespace that Berth created.
     pub object_count: usize,
-    /// States of all hosts.
     pub hosts: &'a [Arc<TenantHostState>],
     /// Current time.
     pub now: Timestamp,
@@ -88,7 +86,6 @@ pub enum DeletionAction {
 pub struct DeletionStep {
     /// Action that the controller takes.
     pub action: DeletionAction,
-    /// Reason of the condition.
     pub reason: ConditionReason,
     /// Message of the condition.
     pub message: String,

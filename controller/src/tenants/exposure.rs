@@ -49,9 +49,7 @@ pub const EXPOSURE_KINDS: [ObjectKind; 6] = [
 /// Input of [`plan_exposure`].
 #[derive(Clone, Copy, Debug)]
 pub struct ExposureInput<'a> {
-    /// The tenant.
     pub tenant: &'a TenantCluster,
-    /// All tenants.
     pub tenants: &'a [Arc<TenantCluster>],
     /// InfraConfig, which applies to all tenants.
     pub config: &'a InfraConfigSpec,

@@ -13,7 +13,6 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// Returns a fault with this reason and message.
     #[must_use]
     pub const fn new(reason: ConditionReason, message: String) -> Self {
         Self { reason, message }

@@ -27,7 +27,6 @@ const MAX_BYTES: usize = 1 << 20;
 /// Maximum length of a guest's host name, which is one label of a domain name.
 const MAX_HOSTNAME: usize = 63;
 
-/// Desired HostLeases of a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DesiredHostLeases {
     /// Desired spec, within the limits of the API server.

@@ -22,7 +22,6 @@ const MAX_NOT_READY_HOSTS: usize = 16;
 /// for all tenants.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TenantHostState {
-    /// Name of the host.
     pub name: String,
     /// UID of the InfraNode. If an InfraNode of the same name has another UID, reports that were copied from the
     /// earlier InfraNode are not used.

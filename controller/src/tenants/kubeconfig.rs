@@ -42,7 +42,6 @@ struct Cluster {
 /// Host in the URL of an API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ApiServerHost {
-    /// An IP address.
     Address(IpAddr),
     /// A host name, which cannot be used in a NetworkPolicy.
     Name(String),

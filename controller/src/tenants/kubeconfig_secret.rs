@@ -9,13 +9,10 @@ const DEFAULT_KEY: &str = "kubeconfig";
 /// The Secret with a tenant's kubeconfig.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KubeconfigSecret {
-    /// Namespace of the Secret.
     pub namespace: String,
-    /// Name of the Secret.
     pub name: String,
     /// Key of the entry with the kubeconfig.
     pub key: String,
-    /// Namespace of the tenant.
     tenant_namespace: String,
 }
 

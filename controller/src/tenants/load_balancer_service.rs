@@ -10,7 +10,6 @@ use serde_json::Value;
 /// The part of a Service of type LoadBalancer on which NetworkPolicies depend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadBalancerService {
-    /// Name of the Service.
     pub name: String,
     /// Labels that select the pods; empty if the Service has no selector, because another controller writes its
     /// endpoints.

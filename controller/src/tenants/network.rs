@@ -13,7 +13,6 @@ use super::network_id::NetworkId;
 /// Properties of a host network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostNetwork {
-    /// Name of the host network.
     pub name: String,
     /// Scenario of the host network, which determines how tenants are separated.
     pub scenario: NetworkScenario,

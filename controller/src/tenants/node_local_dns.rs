@@ -29,7 +29,6 @@ const MAX_ADDRESSES: usize = 16;
 pub struct DnsComparison {
     /// `True`, `False` or `Unknown`.
     pub status: &'static str,
-    /// Reason of the condition.
     pub reason: ConditionReason,
     /// Message of the condition.
     pub message: String,

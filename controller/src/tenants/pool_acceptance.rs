@@ -23,7 +23,6 @@ use super::pool_use::PoolUse;
 /// Current pools and requested pools of all tenants.
 #[derive(Clone, Copy)]
 pub(super) struct PoolState<'a> {
-    /// All tenants.
     pub(super) tenants: &'a [Arc<TenantCluster>],
     /// Current pools in the cluster.
     pub(super) pool_use: &'a PoolUse,

@@ -16,9 +16,7 @@ use super::pool_use::PoolUse;
 /// Ranges of addresses that a tenant requests.
 #[derive(Clone, Copy, Debug)]
 pub struct PoolRequest<'a> {
-    /// The tenant.
     pub tenant: &'a TenantCluster,
-    /// The requested ranges.
     pub ranges: &'a [AddressRange],
 }
 

@@ -14,7 +14,6 @@ use serde_json::Value;
 pub struct AppliedPool {
     /// Name of the tenant to which the pool belongs.
     pub tenant: String,
-    /// Ranges of the pool.
     pub ranges: Vec<AddressRange>,
 }
 
@@ -35,7 +34,6 @@ pub struct ServiceAddress {
     pub tenant: String,
     /// Name of the Service.
     pub service: String,
-    /// The address.
     pub address: IpAddr,
 }
 
@@ -49,9 +47,7 @@ impl std::fmt::Display for ServiceAddress {
 /// Current pools and Service addresses of all tenants in the cluster.
 #[derive(Clone, Debug, Default)]
 pub struct PoolUse {
-    /// The pools.
     pub pools: Vec<AppliedPool>,
-    /// Addresses of Services.
     pub addresses: Vec<ServiceAddress>,
 }
 

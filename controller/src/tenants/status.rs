@@ -45,7 +45,6 @@ pub type PartResult = Result<ReadyPart, Fault>;
 /// Reason and message of a part that is ready.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadyPart {
-    /// Reason of the condition.
     pub reason: ConditionReason,
     /// Message of the condition.
     pub message: String,

@@ -37,7 +37,6 @@ pub(crate) struct PodDescription {
     pub(crate) small_pages_mib: u64,
     /// Number of virtual functions of the first container.
     pub(crate) vfs: u64,
-    /// Additional containers.
     #[serde(rename = "beside")]
     pub(crate) additional_containers: Vec<ContainerDescription>,
     pub(crate) class: Class,

@@ -16,7 +16,6 @@ use super::pod::PodDescription;
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Scenario {
-    /// Description of the scenario.
     #[serde(rename = "about")]
     description: String,
     hosts: Vec<HostDescription>,

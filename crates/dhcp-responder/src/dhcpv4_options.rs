@@ -18,7 +18,6 @@ const HEADER_LENGTH: usize = 240;
 pub(crate) struct RequestOptions {
     pub(crate) message_type: Option<MessageType>,
     pub(crate) server: Option<Ipv4Addr>,
-    /// Requested address.
     pub(crate) address: Option<Ipv4Addr>,
     /// Maximum length of an IP datagram in bytes that the client accepts.
     pub(crate) limit: Option<u16>,

@@ -52,11 +52,8 @@ pub enum AnswerKind {
     Dhcpv4Ack,
     /// DHCPNAK: the client requested another address than the address of its lease.
     Dhcpv4Nak,
-    /// DHCPv6 Advertise.
     Dhcpv6Advertise,
-    /// DHCPv6 Reply.
     Dhcpv6Reply,
-    /// Router advertisement.
     RouterAdvertisement,
     /// ARP reply that contains the server identifier.
     ArpReply,

@@ -23,7 +23,6 @@ const MIN_MTU: u16 = 1280;
 /// (8).
 const MAX_PAYLOAD_LENGTH: usize = MIN_MTU as usize - 40 - 8;
 
-/// Answers a router solicitation.
 pub(crate) fn answer_router_solicitation(
     settings: &Settings,
     source: Ipv6Addr,

@@ -59,7 +59,6 @@ pub(crate) struct Settings<'a> {
     pub(crate) ipv6_state: AddressState,
 }
 
-/// IPv4 settings.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ipv4Settings<'a> {
     /// Address of the lease, with the prefix length of the network.
@@ -70,7 +69,6 @@ pub(crate) struct Ipv4Settings<'a> {
     pub(crate) search_domains: &'a [DomainName],
 }
 
-/// IPv6 settings.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ipv6Settings<'a> {
     /// Address of the lease, with the prefix length of the network.

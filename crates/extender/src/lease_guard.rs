@@ -27,7 +27,6 @@ pub enum LeaseError {
         "the result of this read of the scheduler's Lease is outdated: a later read has already returned"
     )]
     Outdated,
-    /// The Lease has no holder.
     #[error("the scheduler's Lease has no holder")]
     NoHolder,
     /// The scheduler of another pod holds the Lease.

@@ -37,7 +37,6 @@ pub enum MigrationTarget {
     UnknownVm,
 }
 
-/// Pods of a VM.
 #[derive(Default)]
 struct VmPods {
     /// Request of the launcher pod on the source host.

@@ -23,11 +23,8 @@ pub struct FilterArgs<'a> {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct BindingArgs {
-    /// Name of the pod.
     pub pod_name: String,
-    /// Namespace of the pod.
     pub pod_namespace: String,
-    /// UID of the pod.
     #[serde(rename = "PodUID")]
     pub pod_uid: String,
     /// Name of the host.

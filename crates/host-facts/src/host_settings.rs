@@ -35,7 +35,6 @@ pub struct HostSettings {
     pub workqueue_cpus: Option<CpuSet>,
     /// CPUs on which systemd lets the processes of each unit run (`AllowedCPUs=`); an empty set means all CPUs.
     pub unit_cpus: BTreeMap<SystemdUnit, CpuSet>,
-    /// Pods on the host.
     pub pods: Pods,
 }
 

@@ -8,7 +8,6 @@ use crate::root::Root;
 /// A mounted file system.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Mount {
-    /// Mount point.
     pub mount_point: String,
     /// Type of the file system.
     pub filesystem: String,

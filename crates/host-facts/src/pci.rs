@@ -11,7 +11,6 @@ const DEVICE_FOLDER: &str = "sys/bus/pci/devices";
 /// A PCI function.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PciDevice {
-    /// PCI address.
     pub address: PciAddress,
     /// Class, subclass and programming interface, one byte each (24 bits); `None` if the class cannot be read.
     pub class: Option<u32>,

@@ -98,7 +98,6 @@ impl KsmSetting {
 }
 
 impl SystemdUnit {
-    /// All units.
     pub const ALL: [Self; 3] = [Self::Init, Self::System, Self::User];
 
     /// Returns the name of the unit, which is also the name of its control group.

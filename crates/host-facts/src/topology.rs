@@ -19,7 +19,6 @@ const CPU_FOLDER: &str = "sys/devices/system/cpu";
 /// The logical CPUs of the host.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Topology {
-    /// Online CPUs.
     pub online: CpuSet,
     /// CPUs that are present but offline.
     pub offline: CpuSet,

@@ -20,7 +20,6 @@ use super::zones::{
 pub enum MemoryKind {
     /// Memory that is not in huge pages.
     Memory,
-    /// Huge pages of this size.
     HugePages(PageSize),
 }
 

@@ -30,7 +30,6 @@ pub struct Placement {
 /// Memory of one kind that is allocated to a container on a set of zones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryBlock {
-    /// Kind of the memory.
     pub kind: MemoryKind,
     /// Size in bytes. For an init container, bytes that a later container has reused are not included.
     pub bytes: u64,

@@ -18,7 +18,6 @@ pub struct Pod {
     pub overhead: Resources,
 }
 
-/// A container of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Container {
     /// Name of the container, which is unique in the pod.

@@ -44,7 +44,6 @@ impl LeaderGuard {
 /// Configuration of the Lease and of this process as a candidate.
 #[derive(Debug, Clone)]
 pub struct ElectionConfig {
-    /// Name of the Lease.
     pub lease_name: &'static str,
     /// Identity by which the Lease names this process as its holder.
     pub identity: String,

@@ -13,7 +13,6 @@ use tokio::net::{TcpListener, UnixListener};
 /// Address on which an HTTP server listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ListenAddress {
-    /// A TCP address.
     Tcp(SocketAddr),
     /// A unix socket.
     Unix(PathBuf),
@@ -84,9 +83,7 @@ impl fmt::Display for ListenAddress {
 /// A listening socket of an HTTP server.
 #[derive(Debug)]
 pub enum ListenSocket {
-    /// A TCP socket.
     Tcp(TcpListener),
-    /// A unix socket.
     Unix(UnixListener),
 }
 

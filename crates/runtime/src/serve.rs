@@ -33,7 +33,6 @@ const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The HTTP pages that a daemon serves.
 pub trait HttpSite: Sized + Send + Sync + 'static {
-    /// All pages.
     const PAGES: Pages<Self>;
 }
 

@@ -33,7 +33,6 @@ pub struct Neighbor {
     pub port: String,
     /// Time in seconds for which the announcement is valid; 0 if the neighbour shuts down.
     pub time_to_live: u16,
-    /// Description of the port.
     pub port_description: Option<String>,
     /// Name of the switch.
     pub system_name: Option<String>,

@@ -10,7 +10,6 @@ const BITMAP_BYTES: usize = 512;
 /// Maximum number of ranges of 4 bytes each. More ranges would need more bytes than the bitmap.
 const MAX_RANGES: usize = BITMAP_BYTES / 4;
 
-/// Encodes a set.
 pub(crate) fn encode(vlans: &VlanSet) -> Vec<u8> {
     let ranges = vlans.ranges();
     match u16::try_from(ranges.len()) {

@@ -74,7 +74,6 @@ impl ApiClient {
         self.send(Request::get(path).body(Vec::new()).ok()?)
     }
 
-    /// Sends a body with this method and this content type.
     pub fn send_body(&self, method: &str, path: &str, content_type: &str, body: &str) -> Response {
         let request =
             Request::builder().method(method).uri(path).header(CONTENT_TYPE, content_type);

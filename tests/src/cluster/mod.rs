@@ -69,7 +69,6 @@ impl fmt::Display for Version {
     }
 }
 
-/// Options of a control plane.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ControlPlaneOptions {
     /// Starts the controller manager and a scheduler, which tests need if pods are created by controllers, objects

@@ -12,11 +12,8 @@ use crate::cluster::condition;
 /// VM and its placement.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Vm {
-    /// Tenant of the VM.
     pub(super) tenant: String,
-    /// Namespace of the VM.
     pub(super) namespace: String,
-    /// Name of the VM.
     pub(super) name: String,
     /// Scheduler that placed the pod.
     pub(super) scheduler: String,
@@ -51,7 +48,6 @@ pub(super) struct Vm {
 pub(super) struct ClusterState {
     /// Hosts by name, and their Nodes.
     pub(super) hosts: BTreeMap<String, (InfraNode, Value)>,
-    /// Tenants.
     pub(super) tenants: Vec<TenantCluster>,
     /// MachineDeployments.
     pub(super) deployments: Vec<Value>,

@@ -27,7 +27,6 @@ use crate::cluster::{ControlPlane, condition};
 use crate::plan::run_plan;
 use crate::running::Running;
 
-/// Host that is drained.
 pub(super) const DRAINED_HOST: &str = "rack1-32";
 /// Time for which the tenant's PodDisruptionBudget still blocks the drain before the demo relaxes the budget.
 const BLOCKED_TIME: Duration = Duration::from_secs(30);

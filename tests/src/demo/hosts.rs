@@ -21,7 +21,6 @@ pub enum InstallMethod {
     DaemonSet,
 }
 
-/// Host of the demo.
 #[derive(Debug, Clone, Copy)]
 pub struct DemoHost {
     /// Number of the host, also part of its name.

@@ -28,7 +28,6 @@ const COMMAND_TIMEOUT: Duration = Duration::from_secs(600);
 /// Size of the blocks of a copied file; direct reads require whole sectors.
 const COPY_BLOCK_SIZE: u64 = 256 << 10;
 
-/// Options of a host.
 #[derive(Debug, Clone, Copy)]
 pub struct HostOptions<'a> {
     /// Program to install as `/usr/local/bin/berth-agent`; `None` for a host without the agent.
@@ -37,7 +36,6 @@ pub struct HostOptions<'a> {
     pub number: u8,
     /// Processors of the host.
     pub machine: Machine,
-    /// Kernel of the host.
     pub kernel: Kernel,
     /// Memory of both zones together, if it differs from the default of the machine.
     pub memory_mib: Option<u32>,

@@ -65,7 +65,6 @@ impl Assets {
         Self::read(Path::new(&folder))
     }
 
-    /// Reads a folder.
     fn read(folder: &Path) -> Result<Self> {
         require_files(folder, &FILES)?;
         let text = |name: &str| {

@@ -30,7 +30,6 @@ pub struct SimulatedHost {
     pub report_allocation: fn(&HostState, &str) -> Option<Allocation>,
 }
 
-/// Kubelets of all hosts.
 pub(super) struct Kubelets {
     client: Client,
     hosts: BTreeMap<String, SimulatedHost>,

@@ -22,7 +22,6 @@ use super::random::Random;
 use super::{create_client, create_runtime};
 use crate::cluster::registered_node;
 
-/// Namespace of the pods.
 const PODS_NAMESPACE: &str = "default";
 /// Each iteration of the simulation detaches each volume that may be detached with the probability 1 / `DETACH_RATE`.
 const DETACH_RATE: u64 = 4;

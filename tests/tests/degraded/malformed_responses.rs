@@ -9,7 +9,6 @@ use berth_tests::cluster::proxy::{Behaviour, RequestFilter};
 
 use crate::testbed::{SHORT_TIMEOUT, Testbed, group_by_path};
 
-/// Duration of a fault.
 const FAULT_DURATION: Duration = Duration::from_secs(6);
 
 pub(crate) fn truncated_responses_are_tolerated(bed: &Testbed<'_>) {

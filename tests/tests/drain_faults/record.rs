@@ -191,7 +191,6 @@ mod tests {
 
     use super::*;
 
-    /// A step of a drain.
     #[derive(Clone, Copy)]
     enum DrainStep {
         Cordon,

@@ -9,7 +9,6 @@ use crate::hosts::{MIGRATION_HOSTS, MIGRATION_TAINT, PURPOSE_LABEL};
 use crate::instances::NAMESPACE;
 use crate::testbed::{Testbed, text};
 
-/// VM that is migrated.
 const MIGRATING_VM: &str = "migrating-1";
 /// VM that fits only on a host on which [`MIGRATING_VM`] does not run.
 const WAITING_VM: &str = "waiting-1";

@@ -101,7 +101,6 @@ impl Response {
 /// Result of an attempt.
 pub(crate) enum Verdict {
     Succeeded(u16),
-    /// Denied by RBAC.
     DeniedByRbac,
     /// Denied by the policy, with the reason.
     DeniedByPolicy(String),

@@ -23,9 +23,7 @@ pub enum StepError {
     /// The kernel refused the step.
     #[error("{link}: {refused}{hint}")]
     Refused {
-        /// The link.
         link: LinkName,
-        /// The error of the kernel.
         #[source]
         refused: KernelRefusal,
         /// Meaning of the error for this step, and the remedy.
@@ -217,9 +215,7 @@ pub enum RollbackResult {
     NoteNotRemoved {
         /// The reason why the note could not be removed.
         source: WriteError,
-        /// The port.
         port: LinkName,
-        /// Result of the rollback.
         rollback: io::Result<()>,
     },
 }
@@ -270,7 +266,6 @@ pub enum TrialGuard {
     /// A child process, which survives the end of the agent's process, but not the end of its
     /// control group.
     ChildProcess,
-    /// The next start of the agent.
     NextAgentStart,
 }
 

@@ -255,7 +255,6 @@ pub(super) const fn neighbour_address(address: IpAddr) -> NeighbourAddress {
     }
 }
 
-/// Returns the family of an address.
 pub(super) const fn address_family(address: IpAddr) -> AddressFamily {
     if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
 }
@@ -284,7 +283,6 @@ pub(super) fn remove_address_messages(
     Ok(addresses.iter().filter_map(one).collect())
 }
 
-/// Returns the message that removes a link.
 pub(super) fn remove_link_message(name: &LinkName) -> (ChangeMode, Message) {
     (ChangeMode::Change, Message::DelLink(LinkUnspec::new_with_name(name.as_str()).build()))
 }

@@ -55,7 +55,6 @@ enum Phase {
 
 /// Reason why a change was stopped.
 enum StopCause {
-    /// A step or a trial failed.
     Failed(StepOrTrialError),
     /// VMs or other links were attached after the change was planned, and the next step would disconnect them.
     InUse(String),

@@ -12,7 +12,6 @@ use berth_host_facts::HostFacts;
 pub struct NextStartFailure {
     /// The reasons, in the words of the kubelet.
     pub reasons: Vec<String>,
-    /// The remedy.
     pub remedy: String,
 }
 

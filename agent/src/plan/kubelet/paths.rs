@@ -2,7 +2,6 @@
 
 use berth_host_facts::kubelet::KubeletFacts;
 
-/// Returns the path of a checkpoint.
 pub(super) fn checkpoint_path(kubelet: &KubeletFacts, name: &str) -> String {
     format!("{}/{name}", kubelet.root_dir)
 }

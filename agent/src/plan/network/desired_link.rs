@@ -6,10 +6,8 @@ use std::sync::Arc;
 
 use berth_api::{LinkName, MacAddress, VlanId};
 
-/// A desired link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DesiredLink {
-    /// Name of the link.
     pub name: LinkName,
     /// Alias, which names the owner of the link.
     pub alias: String,
@@ -21,7 +19,6 @@ pub struct DesiredLink {
     pub kind: DesiredKind,
 }
 
-/// Desired kind of a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DesiredKind {
     /// A bridge without an IP address and without multicast snooping; with the spanning tree

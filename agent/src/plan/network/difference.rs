@@ -7,9 +7,7 @@ use std::fmt;
 pub struct Difference {
     /// Name of the property, such as `MTU`.
     pub property: &'static str,
-    /// Its observed value.
     pub observed: String,
-    /// Its desired value.
     pub desired: String,
 }
 

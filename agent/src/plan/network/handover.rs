@@ -16,7 +16,6 @@ use berth_host_facts::links::Link;
 /// A handover of a shared bridge to another uplink.
 pub(super) struct Handover {
     pub(super) id: LinkChangeId,
-    /// Names of the previous uplinks.
     pub(super) previous_uplink_names: String,
     ops: Vec<LinkOp>,
     rollback_ops: Vec<LinkOp>,

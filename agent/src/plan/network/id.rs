@@ -22,16 +22,13 @@ pub enum LinkChangeId {
     DeleteFilter,
     /// Removes an uplink from its current bridge, because another network needs the uplink.
     DetachUplink {
-        /// The uplink.
         uplink: LinkName,
         /// The network that needs the uplink.
         network: String,
     },
     /// Creates the shared bridge of a network.
     CreateBridge {
-        /// The bridge.
         bridge: LinkName,
-        /// The network.
         network: String,
     },
     /// Changes properties of a shared bridge.
@@ -45,45 +42,34 @@ pub enum LinkChangeId {
     JoinBridge {
         /// The uplink.
         port: LinkName,
-        /// The bridge.
         bridge: LinkName,
     },
     /// Moves a shared bridge from its current uplinks to another uplink.
     MoveUplink {
-        /// The new uplink.
         uplink: LinkName,
-        /// The bridge.
         bridge: LinkName,
-        /// The previous uplinks.
         previous_uplinks: Vec<LinkName>,
     },
-    /// Sets a link up.
     SetUp(LinkName),
-    /// Sets a link down.
     SetDown(LinkName),
     /// Adds VLANs to an uplink on a shared bridge.
     AddVlans {
-        /// The VLANs.
         vlans: VlanSet,
         /// The uplink.
         port: LinkName,
-        /// The bridge.
         bridge: LinkName,
         /// Names of the tenants to which the VLANs belong.
         tenants: Vec<String>,
     },
     /// Removes VLANs from an uplink on a shared bridge.
     RemoveVlans {
-        /// The VLANs.
         vlans: VlanSet,
         /// The uplink.
         port: LinkName,
-        /// The bridge.
         bridge: LinkName,
     },
     /// Creates the links of one tenant.
     AddTenant {
-        /// The tenant.
         tenant: String,
         /// VLAN of the tenant and the uplink that carries it, or VNI of the tenant.
         segment: SegmentDescription,
@@ -94,7 +80,6 @@ pub enum LinkChangeId {
     },
     /// Changes properties of one tenant's links.
     SetTenant {
-        /// The tenant.
         tenant: String,
         /// Links of the tenant that differ, each with the properties that are changed. An empty list of properties
         /// means that the link is removed and created again.
@@ -102,7 +87,6 @@ pub enum LinkChangeId {
     },
     /// Removes the links of a tenant or a network.
     RemoveLinks {
-        /// The links.
         links: Vec<LinkName>,
         /// The host network.
         network: String,

@@ -16,47 +16,24 @@ pub enum Mismatch {
     /// Properties of the link differ from the desired ones.
     #[error("{link}: {}", DifferenceList(.differences))]
     PropertiesDiffer {
-        /// The link.
         link: LinkName,
         /// The properties.
         differences: Vec<Difference>,
     },
-    /// The link is down.
     #[error("{0} is down")]
     Down(LinkName),
     /// The link is not a port of the bridge.
     #[error("{port} is not a port of {bridge}")]
-    NotAPort {
-        /// The link.
-        port: LinkName,
-        /// The bridge.
-        bridge: LinkName,
-    },
+    NotAPort { port: LinkName, bridge: LinkName },
     /// The link is still a port of the bridge.
     #[error("{port} is still a port of {bridge}")]
-    StillAPort {
-        /// The link.
-        port: LinkName,
-        /// The bridge.
-        bridge: LinkName,
-    },
+    StillAPort { port: LinkName, bridge: LinkName },
     /// The port lacks some of the VLANs that the step added.
     #[error("{port} does not carry VLANs {vlans}")]
-    MissingVlans {
-        /// The port.
-        port: LinkName,
-        /// The VLANs.
-        vlans: VlanSet,
-    },
+    MissingVlans { port: LinkName, vlans: VlanSet },
     /// The port still carries some of the VLANs that the step removed.
     #[error("{port} still carries VLANs {vlans}")]
-    RemainingVlans {
-        /// The port.
-        port: LinkName,
-        /// The VLANs.
-        vlans: VlanSet,
-    },
-    /// The link still exists.
+    RemainingVlans { port: LinkName, vlans: VlanSet },
     #[error("link {0} still exists")]
     StillExists(LinkName),
 }

@@ -49,7 +49,6 @@ pub use removal::StaleRecords;
 use state::NetworkState;
 pub use users::disconnected_links;
 
-/// Plan of all networks.
 #[derive(Debug, Default)]
 pub(super) struct NetworkPlan {
     pub(super) changes: Vec<Change>,
@@ -59,7 +58,6 @@ pub(super) struct NetworkPlan {
     pub(super) records_to_adopt: BTreeMap<String, NetworkRecord>,
 }
 
-/// Plans all networks.
 pub(super) fn plan(input: Input) -> NetworkPlan {
     if input.unparsed.parts.contains(&SpecPart::Networks) {
         // The spec of the networks cannot be read, so the desired state is unknown: existing links stay, and no

@@ -16,9 +16,7 @@ pub enum LinkOp {
     SetProperties(DesiredLink),
     /// Turns the VLAN filtering of a tenant's bridge off.
     DisableVlanFiltering(LinkName),
-    /// Removes addresses from a link.
     RemoveAddresses {
-        /// The link.
         link: LinkName,
         /// The addresses with prefix length.
         addresses: Vec<String>,
@@ -29,28 +27,23 @@ pub enum LinkOp {
     Down(LinkName),
     /// Makes the link a port of a bridge.
     Join {
-        /// The port.
         port: LinkName,
-        /// The bridge.
         bridge: LinkName,
     },
     /// Removes the link from its bridge.
     Leave {
-        /// The port.
         port: LinkName,
         /// The bridge that the link was a port of.
         bridge: LinkName,
     },
     /// Adds VLANs to a port; the port sends their frames with tags.
     AddVlans {
-        /// The port.
         port: LinkName,
         /// VLAN ids.
         vlans: VlanSet,
     },
     /// Removes VLANs from a port, or from the bridge's own port (`bridge vlan del ... self`).
     RemoveVlans {
-        /// The port.
         port: LinkName,
         /// VLAN ids.
         vlans: VlanSet,
@@ -66,7 +59,6 @@ pub enum LinkOp {
         /// Addresses of peers that are no longer in the spec.
         remove: BTreeSet<IpAddr>,
     },
-    /// Removes the link.
     Remove(LinkName),
 }
 

@@ -45,7 +45,6 @@ pub(super) enum TenantError {
         link: LinkName,
         /// The other tenant.
         tenant: String,
-        /// The ports.
         ports: BTreeSet<String>,
     },
     /// The change would disconnect VMs or links that are attached to the tenant's links.
@@ -61,7 +60,6 @@ pub(super) enum TenantError {
     removal::format_links(.attached_links)
 )]
 pub(super) struct DisruptionRefused {
-    /// The attached links.
     pub(super) attached_links: BTreeSet<String>,
     /// Text that describes the operation, such as `eth1 replaces eth0 as the uplink of br0`.
     pub(super) operation: String,

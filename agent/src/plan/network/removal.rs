@@ -39,7 +39,6 @@ impl StaleRecords {
     }
 }
 
-/// Plans the removals.
 pub(super) fn plan_removals(
     input: Input,
     desired: &DesiredNetworks,

@@ -40,7 +40,6 @@ pub struct NetworkState {
 /// VLANs that are in place on an uplink.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlannedTrunk {
-    /// The uplink.
     pub uplink: LinkName,
     /// VLANs of the tenants that are in place.
     pub vlans: VlanSet,

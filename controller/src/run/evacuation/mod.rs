@@ -53,13 +53,10 @@ const REPORT_PERIOD: Duration = Duration::from_secs(5);
 /// Stores that the reconciler shares with other reconcilers.
 #[derive(Clone, Debug)]
 pub struct EvacuationInformers {
-    /// All tenants.
     pub tenants: Informer<TenantCluster>,
     /// Connections to the API servers of tenants.
     pub connections: Connections,
-    /// All Nodes.
     pub nodes: Informer<Node>,
-    /// All InfraNodes.
     pub infra_nodes: Informer<InfraNode>,
     /// All VirtualMachineInstances of machines.
     pub instances: MachineInstances,

@@ -11,15 +11,10 @@ use tokio::task::JoinSet;
 /// Stores of the objects from which HostLeases are computed.
 #[derive(Clone, Debug)]
 pub struct LeaseInformers {
-    /// All TenantClusters.
     pub tenants: Informer<TenantCluster>,
-    /// All AddressClaims.
     pub claims: Informer<AddressClaim>,
-    /// All HostLeases.
     pub host_leases: Informer<HostLeases>,
-    /// All InfraNodes.
     pub infra_nodes: Informer<InfraNode>,
-    /// All Nodes.
     pub nodes: Informer<Node>,
 }
 

@@ -44,7 +44,6 @@ pub(super) struct ChangeReceivers {
     instances: UnboundedReceiver<ClaimingMachine>,
 }
 
-/// Hosts that a change affects.
 enum AffectedHosts {
     All,
     Named(BTreeSet<String>),
@@ -73,7 +72,6 @@ impl HostLeaseTriggers {
         (Self { informers, instances, index: SharedIndex::default(), queue }, changes)
     }
 
-    /// Returns the index.
     pub(super) fn index(&self) -> SharedIndex {
         Arc::clone(&self.index)
     }

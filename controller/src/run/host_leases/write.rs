@@ -16,7 +16,6 @@ use crate::run::events::EventEmitter;
 use crate::run::reconcile::ReconcileFailure;
 use crate::tenants::host_leases::{DesiredHostLeases, desired_host_leases};
 
-/// Writer of HostLeases.
 pub(super) struct HostLeasesWriter {
     writer: Writer,
     events: Arc<EventEmitter>,

@@ -27,24 +27,20 @@ const CONCURRENT_MACHINES: usize = 4;
 /// Interval between checks whether the Lease of an agent has expired, after a new leader has started to observe it.
 const LEASE_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Reconciler of hosts.
 pub(super) struct HostReconciler {
     pub(super) context: Arc<Context>,
     pub(super) state: Arc<LossState>,
     pub(super) queues: Queues,
 }
 
-/// State of a host.
 enum HostLossState {
     /// The host is not down.
     Up,
     /// The host is down. It is checked again after this time.
     Pending(Duration),
-    /// The host is lost.
     Lost(LostHostMachines),
 }
 
-/// A lost host and the machines on it.
 struct LostHostMachines {
     /// Time since which the host is down, according to its objects.
     since: Timestamp,

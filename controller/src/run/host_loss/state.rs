@@ -29,7 +29,6 @@ pub(super) struct LossFacts {
     observations: BTreeMap<String, Observation>,
     /// Limit on the number of hosts that are away.
     pub(super) away_host_limit: AwayHostLimit,
-    /// Hosts of all machines.
     pub(super) machines: MachineHosts,
     /// Hosts that are lost, with the verdicts on their machines.
     pub(super) lost: BTreeMap<String, LostHost>,
@@ -106,7 +105,6 @@ impl LossFacts {
         Some((*self.observations.get(host)?, since))
     }
 
-    /// Returns the hosts that are down.
     pub(super) fn down_hosts(&self) -> Vec<String> {
         self.observations.keys().cloned().collect()
     }

@@ -62,7 +62,6 @@ pub(super) struct HostLossTriggers {
     queues: Queues,
 }
 
-/// Receivers of changes.
 pub(super) struct ChangeReceivers {
     nodes: UnboundedReceiver<Change<Node>>,
     infra_nodes: UnboundedReceiver<Change<InfraNode>>,

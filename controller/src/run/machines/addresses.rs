@@ -69,7 +69,6 @@ pub(super) struct ClaimedAddresses {
     claims: Vec<MachineClaim>,
 }
 
-/// Claim of a machine.
 struct MachineClaim {
     claim: AddressClaim,
     origin: ClaimOrigin,

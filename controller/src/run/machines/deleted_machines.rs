@@ -30,7 +30,6 @@ impl DeletedMachines {
         }
     }
 
-    /// Returns all machines.
     pub(super) fn all(&self) -> BTreeSet<ObjectKey> {
         self.lock().clone()
     }

@@ -30,7 +30,6 @@ pub struct MachineInformers {
     /// All tenants. The store must keep the part of `managedFields` that `reduce_to_conditions` leaves, because it
     /// determines how a status is written.
     pub tenants: Informer<TenantCluster>,
-    /// All InfraConfigs.
     pub configs: Informer<InfraConfig>,
     /// All claims of addresses.
     pub addresses: AddressStore,

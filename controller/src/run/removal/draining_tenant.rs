@@ -17,7 +17,6 @@ pub(in crate::run) enum DrainingTenant {
     /// The TenantCluster exists, but is not in the store, because the controller has been unable to parse it since the
     /// start.
     Malformed,
-    /// The tenant is known.
     Known(Arc<TenantCluster>),
 }
 

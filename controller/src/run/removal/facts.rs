@@ -110,7 +110,6 @@ impl RemovalContext {
         VmState { has_ended, is_host_lost: !is_deletable, is_host_ready }
     }
 
-    /// Returns the MachineDeployment of a machine.
     pub(super) fn deployment_of(&self, machine: &DynamicObject) -> Option<Arc<DynamicObject>> {
         let name = machine.labels().get("md")?;
         let uid = owner_uid(machine)?;

@@ -27,7 +27,6 @@ pub(crate) struct Access {
 /// Kinds of objects that are watched in tenants' clusters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TenantObjects {
-    /// Nodes.
     Nodes,
     /// StorageClasses.
     Classes,
@@ -68,7 +67,6 @@ impl SharedState {
         Self(Arc::new(Mutex::new(state)))
     }
 
-    /// Locks the state.
     pub(crate) fn lock(&self) -> MutexGuard<'_, ConnectionState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -21,9 +21,7 @@ pub(in crate::run) enum WriteError {
     /// A write of an object failed.
     #[error("patch {kind} {name} of the tenant: {failure}")]
     Object {
-        /// Kind of the object.
         kind: &'static str,
-        /// Name of the object.
         name: String,
         /// Error of the tenant's API server.
         failure: RequestFailure,

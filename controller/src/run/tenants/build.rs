@@ -26,7 +26,6 @@ pub(super) struct BuildInput<'a, T: Fn(&str) -> TenantCount> {
     pub(super) observed: &'a ObservedState,
 }
 
-/// Desired objects of a tenant.
 pub(super) struct DesiredObjects {
     /// The NetworkAttachmentDefinition, if the tenant has a network and a VLAN or VNI.
     pub(super) attachment: Option<DesiredAttachment>,
@@ -46,7 +45,6 @@ pub(super) struct DesiredAttachment {
     pub(super) message: String,
 }
 
-/// Builds the objects of a tenant.
 pub(super) fn build_objects<T: Fn(&str) -> TenantCount>(
     input: BuildInput<'_, T>,
 ) -> DesiredObjects {

@@ -33,7 +33,6 @@ pub(super) struct ObservedState {
     pub(super) config: InfraConfigSpec,
     pub(super) cluster: Arc<ClusterFacts>,
     pub(super) binding_plugins: BindingPlugins,
-    /// All tenants.
     pub(super) tenants: Vec<Arc<TenantCluster>>,
     /// Services of type LoadBalancer in the tenant's namespace.
     pub(super) load_balancers: Vec<LoadBalancerService>,

@@ -41,19 +41,14 @@ const DEBOUNCE: Duration = Duration::from_millis(500);
 /// Informers that the reconciler of tenants shares with other reconcilers.
 #[derive(Clone, Debug)]
 pub struct TenantInformers {
-    /// All tenants.
     pub tenants: Informer<TenantCluster>,
     /// All VlanClaims, which lock VLANs and VNIs.
     pub vlan_claims: Informer<VlanClaim>,
-    /// All PrefixClaims.
     pub prefix_claims: Informer<PrefixClaim>,
     /// All AddressClaims.
     pub addresses: AddressStore,
-    /// All InfraConfigs.
     pub configs: Informer<InfraConfig>,
-    /// All InfraNodes.
     pub infra_nodes: Informer<InfraNode>,
-    /// All Nodes.
     pub nodes: Informer<Node>,
 }
 

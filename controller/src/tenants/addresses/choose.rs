@@ -20,7 +20,6 @@ use crate::tenants::fault::{Fault, join_names_limited};
 pub struct AddressRequest<'a> {
     /// UID of the machine's TenantCluster.
     pub tenant_uid: &'a str,
-    /// The machine.
     pub machine: &'a ClaimingMachine,
     /// Name of the interface.
     pub interface: &'a str,

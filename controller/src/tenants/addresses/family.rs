@@ -12,7 +12,6 @@ pub enum Family {
 }
 
 impl Family {
-    /// Returns the family of an address.
     #[must_use]
     pub const fn of(address: IpAddr) -> Self {
         if address.is_ipv4() { Self::V4 } else { Self::V6 }
@@ -27,7 +26,6 @@ impl Family {
         }
     }
 
-    /// Returns the name of the family.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

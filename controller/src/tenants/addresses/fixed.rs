@@ -12,7 +12,6 @@ const MAX_ADDRESSES: usize = 256;
 /// Problem of a list of addresses. The text completes a sentence that begins with the value of the annotation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FixedAddressesError {
-    /// An entry is not an address.
     #[error(
         "entry `{0}` is not an IP address: list addresses such as 10.0.0.10, separated by commas"
     )]

@@ -16,7 +16,6 @@ use crate::managed_by::is_created_by_berth;
 pub struct RevisionMachines<'a> {
     /// UID of the TenantCluster.
     pub tenant_uid: &'a str,
-    /// Namespace of the machines.
     pub namespace: &'a str,
     /// Prefix of the names of the machines. The rest of each name contains no dash.
     pub name_prefix: &'a str,

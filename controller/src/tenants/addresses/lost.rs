@@ -13,7 +13,6 @@ use crate::tenants::fault::{Fault, join_names_limited};
 /// An address that a machine uses without an AddressClaim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LostAddress {
-    /// The address.
     pub address: IpAddr,
     /// Subject and verb of a clause about what prevents a new claim of this address: the claim of another machine or of
     /// an administrator, or the pool that reserves it. `None` if the address is free.

@@ -14,14 +14,12 @@ const CONTENT_HASH_ANNOTATION: &str = "berth.dev/applied";
 /// An object for server-side apply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DesiredObject {
-    /// Kind of the object.
     pub kind: ObjectKind,
     /// Manifest of the object, which contains only the fields that Berth applies.
     pub body: Value,
 }
 
 impl DesiredObject {
-    /// Returns the name of the object.
     #[must_use]
     pub fn name(&self) -> &str {
         self.body["metadata"]["name"].as_str().unwrap_or_default()

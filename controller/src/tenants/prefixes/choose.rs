@@ -25,7 +25,6 @@ pub struct PrefixState<'a> {
     pub config: &'a InfraConfigSpec,
     /// All existing PrefixClaims.
     pub claims: &'a [Arc<PrefixClaim>],
-    /// All tenants.
     pub tenants: &'a [Arc<TenantCluster>],
 }
 

@@ -15,7 +15,6 @@ pub struct PrefixRequest<'a> {
     pub tenant: &'a str,
     /// UID of the TenantCluster.
     pub uid: &'a str,
-    /// Family of the prefix.
     pub family: Family,
     /// The `cidr` or `fromPool` in the spec of the tenant.
     pub source: PoolSource<'a>,

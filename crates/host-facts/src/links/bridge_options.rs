@@ -20,10 +20,8 @@ pub struct BridgeOptions {
     pub is_mcast_snooping_enabled: Option<bool>,
 }
 
-/// The VLANs of a bridge port.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PortVlans {
-    /// All VLANs of the port.
     pub all: VlanSet,
     /// VLANs whose frames leave the bridge through the port without a tag.
     pub untagged: VlanSet,

@@ -12,7 +12,6 @@ use crate::netlink::NetlinkReader;
 /// A gateway of a default route.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gateway {
-    /// Address of the gateway.
     pub address: IpAddr,
     /// Interface index of the link through which the gateway is reached.
     pub link_index: u32,

@@ -10,11 +10,9 @@ use super::bridge_options::{BridgeOptions, IpOptions, PortVlans, VxlanTunnel};
 /// A network link and its properties. A property that is unknown or that the link does not have is `None`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Link {
-    /// Name of the link.
     pub name: LinkName,
     /// Interface index; `None` if a capture has no `ifindex`.
     pub index: Option<u32>,
-    /// Kind of link.
     pub kind: LinkKind,
     /// Hardware address, in lower case with colons.
     pub mac: Option<String>,
@@ -71,11 +69,9 @@ pub struct Link {
     pub vlans: Option<PortVlans>,
     /// Properties of the tunnel, if the link is a VXLAN link.
     pub tunnel: Option<VxlanTunnel>,
-    /// IP options of the link.
     pub ip_options: IpOptions,
 }
 
-/// Kind of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LinkKind {
     /// A port of a network card.
@@ -87,11 +83,9 @@ pub enum LinkKind {
     Bond,
     /// The datapath of Open vSwitch, or an internal port of the datapath; the kernel reports the same kind for both.
     OpenVSwitch,
-    /// A bridge.
     Bridge,
     /// An 802.1Q VLAN.
     Vlan,
-    /// The loopback link.
     Loopback,
     /// One end of a veth pair, as used by pods.
     Veth,

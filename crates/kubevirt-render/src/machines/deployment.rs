@@ -12,7 +12,6 @@ use serde_json::Value;
 use crate::launcher::without_nulls;
 use crate::stable_hash::stable_hash;
 
-/// A MachineDeployment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MachineDeployment {
@@ -62,7 +61,6 @@ pub struct DeploymentSpec {
     pub paused: bool,
     /// Time in seconds without progress after which the rollout has failed.
     pub progress_deadline_seconds: Option<i32>,
-    /// Template of the machines.
     pub template: MachineTemplate,
 }
 
@@ -139,7 +137,6 @@ const KNOWN_FIELDS: [(&str, &[&str]); 4] = [
     ("/spec/template/spec/providerSpec", &["value"]),
 ];
 
-/// Kind of a MachineDeployment.
 pub const MACHINE_DEPLOYMENT_KIND: &str = "MachineDeployment";
 /// API group of a MachineDeployment.
 pub const MACHINE_DEPLOYMENT_GROUP: &str = "cluster.k8s.io";

@@ -39,7 +39,6 @@ pub struct EntryReference {
     pub namespace: String,
     /// Name of the Secret or ConfigMap.
     pub name: String,
-    /// Key of the entry.
     pub key: String,
 }
 

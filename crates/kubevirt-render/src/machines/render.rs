@@ -27,7 +27,6 @@ pub struct RenderedMachine {
     pub namespace: String,
     /// SSH public keys that the caller must add to the user data.
     pub ssh_public_keys: Vec<String>,
-    /// Operating system of the machine.
     pub operating_system: String,
     /// Interfaces whose Ethernet address is known, for the configuration of the guest. An interface to which Berth
     /// allocates no addresses gets its addresses by DHCP.

@@ -12,7 +12,6 @@ use super::render_context::RenderContext;
 /// create no machine leave most of them `None` or empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RenderOptions {
-    /// Name of the machine.
     pub machine_name: Option<String>,
     /// Namespace of the machine.
     pub namespace: Option<String>,

@@ -20,7 +20,6 @@ pub struct ExistingMachine {
     pub is_deleting: bool,
     /// True if the machine has ended and will not be started again (run strategy Once).
     pub has_failed: bool,
-    /// Removal mark of the machine.
     pub removal: RemovalMark,
     /// True if a user has requested that this machine is removed before other machines.
     pub is_removed_first: bool,

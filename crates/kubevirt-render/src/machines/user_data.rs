@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 /// Reason why public keys cannot be merged. The message does not quote the user data, because they come from a Secret.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UserDataError {
-    /// The user data are empty.
     #[error("is empty")]
     Empty,
     /// The user data are neither a cloud-config nor an Ignition config.

@@ -14,7 +14,6 @@ pub(crate) const MAX_ZONES: usize = 8;
 /// Sizes of huge pages that are counted for each zone: the two sizes that VMs use.
 pub(crate) const PAGE_SIZES: [PageSize; 2] = [PageSize::MIB_2, PageSize::GIB_1];
 
-/// Resources of a zone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ZoneResources {
     /// Free and total number of CPUs that the kubelet can allocate exclusively.

@@ -84,7 +84,6 @@ impl Hash for ContainerRequests {
     }
 }
 
-/// A request class.
 #[derive(Debug)]
 pub(crate) struct RequestClass {
     key: Arc<RequestClassKey>,

@@ -32,7 +32,6 @@ pub struct VmRequirements {
 pub struct NumaGuestMemory {
     /// Size of the memory in bytes.
     pub memory: u64,
-    /// Page size of the guest memory.
     pub page_size: PageSize,
 }
 

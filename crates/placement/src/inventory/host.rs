@@ -54,7 +54,6 @@ pub struct ReportedHost {
 pub struct ZoneCapacity {
     /// The kernel's number of the zone.
     pub id: u32,
-    /// All CPUs of the zone.
     pub cpus: CpuSet,
     /// Number of CPUs that the kubelet can allocate exclusively.
     pub pinnable_cpus: u32,

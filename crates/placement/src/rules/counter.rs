@@ -65,7 +65,6 @@ pub(super) struct CounterKey {
 /// What a counter counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum CounterKind {
-    /// Pods in the group.
     GroupPods,
     /// Pods in the group that are on hosts which the eligibility rule with this number includes. The counter also
     /// provides the minimum over all domains with such hosts.

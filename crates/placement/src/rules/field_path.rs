@@ -9,7 +9,6 @@ use std::fmt;
 pub struct InvalidField {
     /// Path of the field in the object.
     pub field: String,
-    /// Value of the field.
     pub value: String,
     /// Problem with the value.
     pub problem: String,

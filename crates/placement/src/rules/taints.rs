@@ -7,7 +7,6 @@ use k8s_openapi::api::core::v1;
 use super::field_path::{FieldPath, InvalidField, validate_label_key, validate_label_value};
 use super::symbols::{EMPTY_SYMBOL, Symbol, Symbols};
 
-/// Effect of a taint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TaintEffect {
     /// The scheduler does not place pods on the host if they do not tolerate the taint.

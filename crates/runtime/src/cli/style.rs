@@ -19,7 +19,6 @@ impl Style {
         if std::io::stdout().is_terminal() && !is_disabled { Self::Coloured } else { Self::Plain }
     }
 
-    /// Formats a title.
     #[must_use]
     pub fn format_title(self, text: &str) -> String {
         self.apply_colour("1", text)
@@ -37,7 +36,6 @@ impl Style {
         self.apply_colour("32", text)
     }
 
-    /// Formats a warning.
     #[must_use]
     pub fn format_warning(self, text: &str) -> String {
         self.apply_colour("33", text)

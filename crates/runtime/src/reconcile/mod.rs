@@ -31,7 +31,6 @@ pub struct ReconcilerOptions {
     pub debounce: Duration,
 }
 
-/// Error of a reconcile.
 pub trait ReconcileError: std::error::Error + Send + 'static {
     /// Returns the time for which the API server accepts no further request, according to its `Retry-After`; zero if
     /// there was none.

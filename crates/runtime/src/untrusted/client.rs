@@ -48,7 +48,6 @@ pub struct Answer {
     pub code: u16,
     /// Time in the server's `Retry-After`; zero without this header.
     pub retry_after: Duration,
-    /// Body of the answer.
     pub body: Vec<u8>,
 }
 

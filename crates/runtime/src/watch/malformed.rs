@@ -28,7 +28,6 @@ pub struct MalformedObjects {
 pub struct MalformedObject {
     /// Kind of the object.
     pub resource: ApiResource,
-    /// Metadata of the object.
     pub metadata: ObjectMeta,
     /// Returns the path of the field that cannot be parsed, with the reason; `None` if the whole object can be parsed.
     /// The argument is the object as JSON.

@@ -37,7 +37,6 @@ pub struct OptionalInformer {
 /// A kind that may not be installed, with a selection of the objects and fields that are stored.
 #[derive(Debug)]
 pub struct OptionalKind {
-    /// The kind.
     pub resource: ApiResource,
     /// Label selector of the objects that are stored; `None` for all objects.
     pub label_selector: Option<String>,

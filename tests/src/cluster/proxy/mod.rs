@@ -37,7 +37,6 @@ pub enum Behaviour {
 /// Requests that a behaviour applies to; the proxy forwards the other requests unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestFilter {
-    /// All requests.
     All,
     /// Requests that change an object.
     Writes,

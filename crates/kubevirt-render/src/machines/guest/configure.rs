@@ -15,7 +15,6 @@ use crate::machines::storage::is_ignition_system;
 /// User data and network data of one machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GuestData {
-    /// User data.
     pub user_data: String,
     /// Network data; `None` if the guest needs no network data.
     pub network_data: Option<String>,

@@ -11,7 +11,6 @@ pub struct GuestMachine<'a> {
     pub name: &'a str,
     /// Namespace of the VirtualMachine.
     pub namespace: &'a str,
-    /// Operating system of the machine.
     pub operating_system: &'a str,
     /// Interfaces of the VirtualMachine in networks other than the pod network. An interface without addresses is
     /// configured by DHCP.

@@ -15,7 +15,6 @@ const DEFAULT_ROUTE_METRIC: u32 = 50;
 /// kernel and in networkd.
 pub(super) const FURTHER_ROUTE_METRIC: u32 = 2000;
 
-/// A route of the guest.
 pub(super) struct GuestRoute {
     pub(super) to: IpNet,
     pub(super) via: IpAddr,
