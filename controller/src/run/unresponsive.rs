@@ -5,13 +5,12 @@
 //! counts as unresponsive after `MISSING_LEASE_TIMEOUT`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use futures::StreamExt as _;
+use berth_runtime::watch::{Config, Event, continue_after_error, watch_events};
 use k8s_openapi::api::coordination::v1::Lease;
-use kube::runtime::WatchStreamExt as _;
-use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, ResourceExt as _};
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -155,43 +154,46 @@ impl AgentLeases {
         reported: impl Fn() -> Vec<String>,
         unresponsive: UnboundedSender<String>,
     ) {
-        let mut events = watcher(leases, watcher::Config::default()).default_backoff().boxed();
-        let (mut known, mut last_error) = (BTreeSet::new(), String::new());
-        let mut ticks = tokio::time::interval(CHECK_INTERVAL);
+        let is_listed = AtomicBool::new(false);
         let mut listed = BTreeSet::new();
-        let mut is_listed = false;
+        let handle = |event: Event<Lease>| match event {
+            Event::Apply(lease) => self.observe(&lease),
+            Event::Init => listed.clear(),
+            Event::InitApply(lease) => {
+                listed.insert(lease.name_any());
+                self.observe(&lease);
+            }
+            Event::InitDone => {
+                is_listed.store(true, Ordering::Relaxed);
+                self.lock_renewals().retain(|name, _| listed.contains(name));
+            }
+            Event::Delete(lease) => {
+                self.lock_renewals().remove(&lease.name_any());
+            }
+        };
+        tokio::join!(
+            watch_events(leases, Config::default(), "leases", handle, continue_after_error),
+            self.send_unresponsive(&is_listed, reported, unresponsive),
+        );
+    }
+
+    /// Sends the Nodes whose agents become unresponsive, until this future is dropped. Before the Leases are listed,
+    /// agents without a Lease do not count.
+    async fn send_unresponsive(
+        &self,
+        is_listed: &AtomicBool,
+        reported: impl Fn() -> Vec<String>,
+        unresponsive: UnboundedSender<String>,
+    ) {
+        let mut known = BTreeSet::new();
+        let mut ticks = tokio::time::interval(CHECK_INTERVAL);
         loop {
-            tokio::select! {
-                event = events.next() => match event {
-                    Some(Ok(Event::Apply(lease))) => self.observe(&lease),
-                    Some(Ok(Event::Init)) => listed.clear(),
-                    Some(Ok(Event::InitApply(lease))) => {
-                        listed.insert(lease.name_any());
-                        self.observe(&lease);
-                    }
-                    Some(Ok(Event::InitDone)) => {
-                        is_listed = true;
-                        self.lock_renewals().retain(|name, _| listed.contains(name));
-                    }
-                    Some(Ok(Event::Delete(lease))) => {
-                        self.lock_renewals().remove(&lease.name_any());
-                    }
-                    Some(Err(error)) => {
-                        let error = berth_runtime::cli::text::error_chain(&error);
-                        if error != last_error {
-                            tracing::warn!(%error, "failed to watch Leases of agents");
-                            last_error = error;
-                        }
-                    }
-                    None => return,
-                },
-                _ = ticks.tick() => {
-                    let reported = if is_listed { reported() } else { Vec::new() };
-                    for node in self.update_unresponsive(&mut known, reported) {
-                        tracing::info!(%node, "agent is unresponsive");
-                        unresponsive.send(node).unwrap_or_default();
-                    }
-                }
+            ticks.tick().await;
+            let is_listed = is_listed.load(Ordering::Relaxed);
+            let reported = if is_listed { reported() } else { Vec::new() };
+            for node in self.update_unresponsive(&mut known, reported) {
+                tracing::info!(%node, "agent is unresponsive");
+                unresponsive.send(node).unwrap_or_default();
             }
         }
     }

@@ -4,17 +4,16 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use futures::StreamExt as _;
 use futures::future::{BoxFuture, FutureExt as _};
 use k8s_openapi::api::core::v1::{Endpoints, Node};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 use k8s_openapi::api::networking::v1::ServiceCIDR;
 use kube::api::ApiResource;
-use kube::runtime::watcher::{Config, Event, watcher};
-use kube::runtime::{WatchStreamExt as _, reflector};
+use kube::runtime::{reflector, watcher};
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
@@ -25,7 +24,7 @@ use crate::tenants::cluster::{
 };
 use crate::tenants::node_local_dns::NODE_LOCAL_DNS;
 use berth_runtime::discovery;
-use berth_runtime::watch::{Change, Informer};
+use berth_runtime::watch::{Change, Config, Event, Informer, continue_after_error, watch_events};
 
 /// Interval between checks whether the API server serves a kind that it did not serve before, because an upgrade of the
 /// API server may add the kind.
@@ -263,35 +262,28 @@ impl ClusterWatch {
 
 /// Watches the objects of a kind, and calls `on_list` with all objects after each change. If the first list request
 /// fails, calls `on_list` with the error. If later requests fail, the last known objects stay valid.
-async fn watch_kind<K>(api: Api<K>, config: Config, on_list: impl Fn(ListResult<K>))
+async fn watch_kind<K>(api: Api<K>, config: Config, on_list: impl Fn(ListResult<K>) + Send + Sync)
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
 {
     let kind = K::plural(&());
-    let (store, writer) = reflector::store();
-    let events = watcher(api, config).default_backoff().reflect(writer);
-    let mut events = std::pin::pin!(events);
-    let (mut is_listed, mut last_error) = (false, String::new());
-    while let Some(event) = events.next().await {
-        match event {
-            Ok(Event::Init | Event::InitApply(_)) => {}
-            Ok(Event::InitDone | Event::Apply(_) | Event::Delete(_)) => {
-                is_listed = true;
-                last_error.clear();
-                on_list(Ok(store.state()));
-            }
-            Err(error) => {
-                let reason = berth_runtime::cli::text::error_chain(&error);
-                if last_error != reason {
-                    tracing::warn!(%kind, error = %reason, "failed to watch a kind");
-                    last_error.clone_from(&reason);
-                }
-                if !is_listed {
-                    on_list(Err(UnknownFact::ListFailed { kind: kind.to_string(), reason }));
-                }
-            }
+    let (store, mut writer) = reflector::store::<K>();
+    let is_listed = AtomicBool::new(false);
+    let handle = |event: Event<K>| {
+        writer.apply_watcher_event(&event);
+        if matches!(event, Event::InitDone | Event::Apply(_) | Event::Delete(_)) {
+            is_listed.store(true, Ordering::Relaxed);
+            on_list(Ok(store.state()));
         }
-    }
+    };
+    let retry = |error: &watcher::Error| {
+        if !is_listed.load(Ordering::Relaxed) {
+            let reason = berth_runtime::cli::text::error_chain(error);
+            on_list(Err(UnknownFact::ListFailed { kind: kind.to_string(), reason }));
+        }
+        continue_after_error(error)
+    };
+    watch_events(api, config, &kind, handle, retry).await;
 }
 
 /// Returns true if the API server serves a kind. Retries until the API server answers.
