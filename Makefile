@@ -47,8 +47,7 @@ test-current: setup  ## run all tests on the Kubernetes of KUBEBUILDER_ASSETS an
 	CARGO="$(CARGO)" ./tests/current.sh $(RESULTS)
 
 quick: lint  ## run lint, and the tests that require no server and no emulated host
-	$(CARGO) test --locked --workspace --exclude berth-tests --exclude berth-benches
-	$(CARGO) test --locked -p berth-tests --test tidy --test documents --test source
+	CARGO="$(CARGO)" ./tests/quick.sh
 
 lint:  ## check formatting and run clippy, with warnings as errors
 	$(CARGO) fmt --all --check
