@@ -15,7 +15,7 @@ use kube::core::response::reason::NOT_FOUND;
 use kube::{Api, ResourceExt as _};
 use serde_json::{Map, Value, json};
 
-use super::Evacuator;
+use super::evacuator::Evacuator;
 use super::read::ObservedMachine;
 use super::resources::migration_resource;
 use crate::api_resource::machine_resource;

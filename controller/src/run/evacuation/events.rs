@@ -4,7 +4,7 @@ use berth_api::EventReason;
 use kube::Resource as _;
 use kube::runtime::events::EventType;
 
-use super::Evacuator;
+use super::evacuator::Evacuator;
 use super::read::ObservedMachine;
 use crate::api_resource::machine_resource;
 use crate::evacuation::decide::{Action, Decision};

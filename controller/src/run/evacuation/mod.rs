@@ -6,8 +6,10 @@
 //! drained at once.
 
 mod apply;
+mod evacuator;
 mod events;
 mod index;
+mod informers;
 mod read;
 mod reconcile;
 mod resources;
@@ -18,29 +20,26 @@ mod write_results;
 use std::sync::Arc;
 use std::time::Duration;
 
+use berth_api::InfraNode;
 use berth_api::names::EVACUATING_LABEL;
-use berth_api::{InfraNode, TenantCluster};
 use berth_runtime::reconcile::{Action, ReconcilerOptions, run_reconciler};
-use berth_runtime::watch::{Informer, OptionalInformer, OptionalKind};
+use berth_runtime::watch::{OptionalInformer, OptionalKind};
 use futures::channel::mpsc::unbounded;
-use k8s_openapi::api::core::v1::Node;
 use kube::Client;
 use tokio::sync::mpsc::unbounded_channel;
 
 use super::apply::Writer;
 use super::events::EventEmitter;
-use super::machine_instances::MachineInstances;
 use super::metrics::Metrics;
-use super::object_handlers::ObjectHandlers;
 use super::reconcile::ReconcileFailure;
-use super::removal::RemovalTable;
-use super::removal_lock::RemovalLock;
-use super::tenant_access::Connections;
 use crate::api_resource::machine_resource;
 use crate::evacuation::targets::TargetFinder;
+use evacuator::Evacuator;
 use index::EvacuationIndex;
 use resources::{migration_resource, trim_machine, trim_migration};
 use triggers::EvacuationTriggers;
+
+pub use informers::EvacuationInformers;
 
 /// Reconciles one host at a time, because decisions about the same MachineDeployment must not overlap.
 const OPTIONS: ReconcilerOptions =
@@ -49,38 +48,6 @@ const OPTIONS: ReconcilerOptions =
 /// Minimum interval between reconciles of a host that removal reports trigger. A tenant can change the state of its
 /// pods, and thus the reports, at any rate.
 const REPORT_PERIOD: Duration = Duration::from_secs(5);
-
-/// Stores that the reconciler shares with other reconcilers.
-#[derive(Clone, Debug)]
-pub struct EvacuationInformers {
-    pub tenants: Informer<TenantCluster>,
-    /// Connections to the API servers of tenants.
-    pub connections: Connections,
-    pub nodes: Informer<Node>,
-    pub infra_nodes: Informer<InfraNode>,
-    /// All VirtualMachineInstances of machines.
-    pub instances: MachineInstances,
-    /// Functions that are called with each changed MachineDeployment.
-    pub deployment_handlers: ObjectHandlers,
-    /// Lock that this reconciler shares with the reconciler of MachineDeployments.
-    pub removal_lock: RemovalLock,
-    /// Reports of all removals.
-    pub removals: Arc<RemovalTable>,
-}
-
-/// Clients and stores of the reconciler.
-struct Evacuator {
-    client: Client,
-    writer: Writer,
-    events: Arc<EventEmitter>,
-    metrics: Arc<Metrics>,
-    informers: EvacuationInformers,
-    /// VirtualMachines with the label [`EVACUATING_LABEL`].
-    machines: OptionalInformer,
-    index: Arc<EvacuationIndex>,
-    targets: Option<Arc<dyn TargetFinder>>,
-    resync: Duration,
-}
 
 /// Moves machines from hosts whose pods were evicted, until the future is dropped, which may happen at any moment.
 /// `targets` finds the targets of live migrations; `None` if the scheduler extender is disabled.

@@ -9,9 +9,10 @@ use k8s_openapi::jiff::Timestamp;
 use kube::api::{ApiResource, DynamicObject, ListParams};
 use kube::{Api, ResourceExt as _};
 
+use super::evacuator::Evacuator;
 use super::index::{InstanceFacts, MachineKey};
+use super::informers::EvacuationInformers;
 use super::resources::migration_resource;
-use super::{EvacuationInformers, Evacuator};
 use crate::api_resource::{deployment_resource, machine_resource};
 use crate::evacuation::decide::{DeploymentKey, Deployments};
 use crate::evacuation::deployment::DeploymentState;

@@ -8,8 +8,8 @@ use berth_runtime::backoff::add_jitter;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 
-use super::Evacuator;
 use super::apply::{MigrationCreation, WriteOutcome};
+use super::evacuator::Evacuator;
 use super::read::{Evacuation, ObservedMachine};
 use super::status::was_cordoned;
 use super::triggers::{is_cordoned, recorded_host};

@@ -5,7 +5,7 @@ use berth_api::names::condition::DRAINING;
 use berth_api::{Condition, EventReason, InfraNode};
 use kube::ResourceExt as _;
 
-use super::Evacuator;
+use super::evacuator::Evacuator;
 use crate::evacuation::summary::DrainingReason;
 use crate::profiles::{ConditionUpdate, new_condition};
 use crate::run::clock::now_in_seconds;
