@@ -17,7 +17,7 @@ pub const KUBECONFIG: &str = "etc/berth/kubeconfig";
 pub struct ClientCertificate {
     /// Time at which the certificate expires, as text.
     pub expiration_time: String,
-    /// Whether the certificate expires soon or has expired; `None` in a captured tree, which has no clock.
+    /// Expiry state of the certificate by the clock; `None` in a captured tree, which has no clock.
     pub expiry: Option<ExpiryState>,
 }
 

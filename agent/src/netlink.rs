@@ -45,7 +45,7 @@ pub struct KernelRefusal {
     pub extended_ack: Option<String>,
 }
 
-/// Whether a change creates an object or changes an existing object.
+/// Mode of a change: creation of an object, or change of an existing object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChangeMode {
     /// Creates an object that must not exist.

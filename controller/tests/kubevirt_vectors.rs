@@ -25,7 +25,7 @@ const RELEASES: [&str; 5] = ["v1.5.3", "v1.6.6", "v1.8.4", "v1.9.0", "main"];
 /// A known kind of difference between predictions and records.
 struct KnownDifference {
     class: &'static str,
-    /// Why the prediction is not corrected.
+    /// Reason why the prediction is not corrected.
     reason: &'static str,
     /// Number of machines with the difference, for each release of [`RELEASES`].
     counts: [usize; 5],

@@ -31,7 +31,7 @@ pub struct CaBundle {
 pub struct BundleValidity {
     /// Time at which this certificate expires.
     pub end: String,
-    /// Whether this certificate has expired or expires soon.
+    /// Expiry state of this certificate by the clock.
     pub expiry: ExpiryState,
 }
 

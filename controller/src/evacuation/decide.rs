@@ -37,7 +37,7 @@ pub enum Targets {
     Known(BTreeMap<String, MigrationTarget>),
 }
 
-/// What the controller does with a machine now.
+/// Next action of the controller for a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// No action: the machine waits.
@@ -53,9 +53,9 @@ pub enum Action {
 /// Decision about one machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// What the controller does now.
+    /// Action that the controller takes now.
     pub action: Action,
-    /// What the machine waits for after the action.
+    /// Reason why the machine waits after the action.
     pub reason: EvacuationReason,
     /// Time at which the next step happens at the latest, if it is known.
     pub until: Option<Timestamp>,

@@ -24,7 +24,7 @@ pub enum ReplacementCause {
     AlreadyRequested,
 }
 
-/// What a machine waits for.
+/// Reason why a machine waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EvacuationReason {
     /// A live migration is in progress; the text is its name.

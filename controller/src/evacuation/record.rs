@@ -9,7 +9,7 @@ use super::reason::EvacuationReason;
 /// Maximum length of a message, in characters.
 const MAX_MESSAGE_LENGTH: usize = 400;
 
-/// What a machine waits for, since when and until when.
+/// Record of a waiting machine: reason, start and latest end of the wait.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EvacuationRecord {
     /// Host that the machine must leave.

@@ -9,7 +9,7 @@ use super::disks::data_disks;
 use crate::removal::mark::{RemovalMark, RemovalReason};
 use crate::tenants::fault::join_names_limited;
 
-/// What happens to a machine on a lost host.
+/// Decision about a machine on a lost host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The machine is to be marked for removal. Its MachineDeployment then replaces it.

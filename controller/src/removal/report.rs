@@ -18,7 +18,7 @@ pub struct RemovalReport {
     pub removal: RemovalMark,
     /// Time after which the machine is deleted even if the drain is not complete.
     pub deadline: Timestamp,
-    /// What the machine waits for.
+    /// Text that describes the event for which the machine waits.
     pub message: String,
 }
 

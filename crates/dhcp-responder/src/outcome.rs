@@ -13,7 +13,7 @@ pub enum Direction {
     ToGuest,
 }
 
-/// What the agent has to do after a frame was handled.
+/// Result of handling a frame: the task of the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Send the frame to the guest.

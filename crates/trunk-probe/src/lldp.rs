@@ -24,7 +24,7 @@ const OUI_802_1: [u8; 3] = [0x00, 0x80, 0xC2];
 const PORT_VLAN_ID: u8 = 1;
 const VLAN_NAME: u8 = 3;
 
-/// What a neighbour, usually a switch, announces about itself and its port.
+/// Announcement of a neighbour, usually a switch, about itself and its port.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Neighbor {
     /// Chassis id, usually the Ethernet address of the switch.

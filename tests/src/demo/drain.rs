@@ -73,7 +73,7 @@ impl KubectlDrain {
     }
 }
 
-/// What an operator who drains the host sees: output of kubectl, conditions, and states of machines.
+/// View of an operator who drains the host: output of kubectl, conditions, and states of machines.
 struct DrainView<'v, 'a> {
     plane: &'v ControlPlane,
     tenant: &'v TenantPlane,

@@ -69,7 +69,7 @@ pub struct Demo<'a> {
     timelines: String,
 }
 
-/// Whether the demo accepts failed pods.
+/// Rule of the demo for failed pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FailedPods {
     /// No pod may have failed.

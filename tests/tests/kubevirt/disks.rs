@@ -17,7 +17,7 @@ pub(crate) const FIRST_CONSUMER_ANNOTATION: &str = "kubevirt.io/ephemeral-provis
 const SELECTED_NODE_ANNOTATION: &str = "volume.kubernetes.io/selected-node";
 const KEPT_RESERVATIONS: &str = "berth_assignment_pods{stage=\"kept\"}";
 
-/// How CDI imports the image of a disk.
+/// Method with which CDI imports the image of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Import {
     /// CDI imports into the claim of the DataVolume.

@@ -27,7 +27,7 @@ pub(super) fn refused_checkpoints(
     all.into_iter().filter_map(|(name, reason)| Some((name, reason?))).collect()
 }
 
-/// What the kubelet's Memory Manager requires of the number of pages in a pool.
+/// Requirement of the kubelet's Memory Manager for the number of pages in a pool.
 ///
 /// The Memory Manager counts the pages of every zone when it starts, and stores the numbers in its memory and in its
 /// checkpoint. The kubelet refuses to start if the stored numbers differ from the actual numbers

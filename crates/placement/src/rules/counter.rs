@@ -62,7 +62,7 @@ pub(super) struct CounterKey {
     pub(super) kind: CounterKind,
 }
 
-/// What a counter counts.
+/// Kind of objects that a counter counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum CounterKind {
     GroupPods,

@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use super::ControlPlane;
 use super::keys::Keys;
 
-/// What the proxy does with a request.
+/// Action of the proxy for a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Behaviour {
     /// Forwards requests and responses unchanged.
@@ -70,7 +70,7 @@ pub struct Proxy {
 struct Shared {
     behaviour: Mutex<(RequestFilter, Behaviour)>,
     requests: Mutex<Vec<Request>>,
-    /// Which of the open responses the proxy resets or stalls.
+    /// Limits that select the open responses which the proxy resets or stalls.
     response_limits: watch::Sender<ResponseLimits>,
 }
 
