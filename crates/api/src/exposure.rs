@@ -33,7 +33,7 @@ pub struct LoadBalancers {
     /// Addresses that only Services in the tenant's namespace get. The pools of two tenants must not overlap.
     #[schemars(length(min = 1, max = 64))]
     pub addresses: Vec<AddressRange>,
-    /// How MetalLB announces the addresses. Default L2.
+    /// Method with which MetalLB announces the addresses. Default L2.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advertise: Option<Advertisement>,
     /// Names of the network interfaces of Nodes on which MetalLB announces the addresses. Default: all interfaces.
@@ -46,7 +46,7 @@ pub struct LoadBalancers {
     pub auto_assign: Option<bool>,
 }
 
-/// How the addresses of load balancers are announced.
+/// Method with which MetalLB announces the addresses of load balancers.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Advertisement {
     /// One Node for each address answers ARP requests and neighbor solicitations (MetalLB's L2Advertisement).

@@ -321,9 +321,9 @@ pub enum VolumeProvisioner {
 /// Time at which a volume is created: `volumeBindingMode` of a StorageClass.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VolumeBindingMode {
-    /// When the PersistentVolumeClaim is created.
+    /// The volume is created with the PersistentVolumeClaim.
     Immediate,
-    /// When a pod uses the PersistentVolumeClaim.
+    /// The volume is created after a pod that uses the PersistentVolumeClaim.
     WaitForFirstConsumer,
 }
 
@@ -338,7 +338,7 @@ impl VolumeBindingMode {
     }
 }
 
-/// What happens to a volume when its PersistentVolumeClaim is deleted: `reclaimPolicy` of a StorageClass.
+/// Handling of a volume whose PersistentVolumeClaim is deleted: `reclaimPolicy` of a StorageClass.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReclaimPolicy {
     /// The volume is deleted.
@@ -419,7 +419,7 @@ impl DnsPolicy {
     }
 }
 
-/// What happens to a VM when its host is drained.
+/// Handling of a VM whose host is drained.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EvictionStrategy {
     /// A controller outside KubeVirt handles the eviction: Berth replaces the machine.

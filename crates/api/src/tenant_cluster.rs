@@ -182,7 +182,7 @@ pub struct TenantNetwork {
     #[schemars(length(max = 32), inner(length(min = 3, max = 317)))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub additional: Vec<String>,
-    /// How VMs are attached to the network. Default: Sriov for a host network with scenario SriovVf, otherwise Bridge.
+    /// Method that attaches VMs to the network. Default: Sriov for a host network with scenario SriovVf, else Bridge.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub binding: Option<NetworkBinding>,
     /// True if frames from Ethernet addresses other than the VM's own are dropped. Set it to false for VMs that use
@@ -206,7 +206,7 @@ impl TenantNetwork {
     }
 }
 
-/// How VMs are attached to a tenant's network.
+/// Method that attaches VMs to a tenant's network.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetworkBinding {
     /// A port of the tenant's bridge.

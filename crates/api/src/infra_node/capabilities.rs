@@ -417,7 +417,7 @@ pub struct Kubelet {
     /// threshold of `memory.available`, as in the kubelet's `GetNodeAllocatableReservation`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allocatable_reservation: Option<Bytes>,
-    /// Whether the running kubelet, which the other fields describe, has to be restarted. Absent if no kubelet runs.
+    /// Comparison of the running kubelet, which the other fields describe, with its files. Absent if no kubelet runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub started_with: Option<KubeletStart>,
 }

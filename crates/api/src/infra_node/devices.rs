@@ -201,7 +201,7 @@ pub struct Nvme {
     /// True if the drive is in use: partitions, mounts, holders (LVM, RAID), swap, signatures, a VM.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub in_use: Option<bool>,
-    /// What uses the drive: partitions, holders, mounts, swap space, signatures or a VM driver.
+    /// Users of the drive: partitions, holders, mounts, swap space, signatures or a VM driver.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub users: Vec<String>,
 }

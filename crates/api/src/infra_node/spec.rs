@@ -130,7 +130,7 @@ pub struct CpuSpec {
     /// True if Berth confines system slices, movable interrupts and unbound workqueues to the reserved CPUs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub housekeeping: Option<bool>,
-    /// How the agent handles a kubelet whose configuration does not match the reservation.
+    /// Handling of a kubelet whose configuration does not match the reservation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kubelet: Option<KubeletMode>,
 }
@@ -156,7 +156,7 @@ pub struct ReservedCpus {
     pub cpus: Option<CpuSet>,
 }
 
-/// How the agent handles the configuration of the kubelet.
+/// Handling of the kubelet's configuration by the agent.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KubeletMode {
     /// Report the configuration that the kubelet should have.
@@ -255,7 +255,7 @@ pub struct NetworkSpec {
     /// Name of the host network, to which VLAN pools and tenants refer.
     #[schemars(length(min = 1, max = 63))]
     pub name: String,
-    /// How tenants are isolated from each other on this network.
+    /// Method that isolates tenants from each other on this network.
     pub scenario: NetworkScenario,
     /// Link that connects the host to this network.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -282,7 +282,7 @@ pub struct NetworkSpec {
     pub vxlan: Option<VxlanSpec>,
 }
 
-/// How tenants are isolated from each other on a host network.
+/// Method that isolates tenants from each other on a host network.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetworkScenario {
     /// All tenants share one VLAN-filtering bridge. The uplink, which must be dedicated to Berth, is a port of the
