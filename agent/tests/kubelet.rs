@@ -145,8 +145,11 @@ fn counted_pages_of_a_running_memory_manager_are_not_changed() {
     );
     // A missing checkpoint makes no difference, because the running kubelet has the numbers in its memory.
     std::fs::remove_file(tree.path().join(MEMORY_STATE_FILE)).unwrap();
-    let gone = outcome_lines(&apply_spec(&tree, PAGES_SPEC));
-    assert!(gone.contains("Blocked hugepages 2Mi zone 0: 4096 -> 4200"), "{gone}");
+    let without_checkpoint = outcome_lines(&apply_spec(&tree, PAGES_SPEC));
+    assert!(
+        without_checkpoint.contains("Blocked hugepages 2Mi zone 0: 4096 -> 4200"),
+        "{without_checkpoint}"
+    );
     write_memory_checkpoint(&tree, 4096);
     stop_kubelet(&tree);
     let stopped = outcome_lines(&apply_spec(&tree, PAGES_SPEC));

@@ -29,7 +29,7 @@ flock --timeout 1800 9 || {
     echo "assets.sh: another build has $folder locked for half an hour: end it and try again" >&2
     exit 1
 }
-found && exit # Someone else built it meanwhile.
+found && exit # Another process built it meanwhile.
 work=$cache.building
 # Under the lock a work folder is one that a killed build left.
 rm -rf "$folder/kubernetes-"*.building

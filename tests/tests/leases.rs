@@ -192,7 +192,7 @@ fn host_leases_contain_the_machines_of_each_host() {
     assert_eq!(
         versions(),
         before,
-        "a new leader withdraws and rewrites no lease, also during a migration"
+        "a new leader removes and rewrites no lease, also during a migration"
     );
     set_migration_back(&plane, true);
     wait_until_leases(&plane, "rack1-a", &[BANK_1, WEB_2]);

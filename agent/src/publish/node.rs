@@ -178,7 +178,7 @@ impl DesiredNode {
     }
 
     /// Returns true if an apply is necessary and safe: it is necessary if a published field differs from the
-    /// desired one, or if a withdrawn field is still published.
+    /// desired one, or if an obsolete field is still published.
     #[must_use]
     pub fn needs_apply(&self, published: &PublishedNode) -> bool {
         // If the agent applies no condition but still owns one, the API server deletes the whole list, including

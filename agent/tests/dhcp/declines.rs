@@ -37,7 +37,7 @@ wait_for logged 'the VM at port port-a1 declined its address 10.1.0.10'
 gets_no_answer a1
 "$agent" check network.addresses | grep -q 'in use'
 curl -sf http://127.0.0.1:9477/report | grep -q '10.1.0.10'
-# The neighbour keeps its address, and the guest gets its own when the machine is gone.
+# The neighbour keeps its address, and the guest gets its own when the machine no longer uses it.
 lease_is a2 '10.1.0.11/24 10.1.0.53 '
 ip -n squatter address flush dev eth0
 wait_for lease_is a1 '10.1.0.10/24 10.1.0.53 '

@@ -309,7 +309,7 @@ mod tests {
             "metadata": {
                 "name": "web-1", "uid": "u", "labels": {"a": "1", "b": "2", "c": "3"},
                 "managedFields": [
-                    entry("berth-controller", "Apply", json!({"f:a": {}, "f:b": {}, "f:gone": {}})),
+                    entry("berth-controller", "Apply", json!({"f:a": {}, "f:b": {}, "f:deleted": {}})),
                     entry("kubelet", "Update", json!({".": {}, "f:b": {}})),
                     {"manager": "kubelet", "operation": "Update", "subresource": "status", "fieldsV1": null},
                 ],

@@ -328,7 +328,7 @@ mod tests {
         handle(&mut store, CollectionEvent::ListStarted);
         handle(&mut store, CollectionEvent::Listed(large_node("n-1", "c")));
         assert_eq!(store.list.added.bytes.byte_count(), 0, "the Node is counted once");
-        assert!(list(&mut store, nodes("c").take(99)), "one Node is gone");
+        assert!(list(&mut store, nodes("c").take(99)), "one Node was deleted");
         assert_eq!((store.nodes().len(), store.omitted()), (99, 0));
     }
 

@@ -181,8 +181,8 @@ impl AddressProbes {
     }
 
     /// Handles an answer to a probe. Returns the conflict if another machine than the lease's VM answered during a
-    /// round. Ignores answers at other times: they may be answers to probes of other machines, and an offered address
-    /// must not be withdrawn.
+    /// round. Ignores answers at other times: they may be answers to probes of other machines, and the offer of
+    /// an address must stay valid.
     pub fn observe(&mut self, answer: ProbeAnswer, now: Uptime) -> Option<AddressConflict> {
         let entry = self.entries.get(&answer.address)?;
         let is_other = answer.mac != entry.owner && entry.sent_probes > 0;

@@ -154,7 +154,7 @@ fn comparisons_with_texts_are_found() {
         ("status.changes.iter().filter(|change| change.what.starts_with(\"remove \"))", 1),
         ("one.reason == \"AgentUnresponsive\" || \"Ready\" != one.message.as_str()", 2),
         ("one.reason.as_deref() == Some(\"Expired\")", 1),
-        ("matches!(one.reason.as_str(), \"Expired\" | \"Gone\")", 1),
+        ("matches!(one.reason.as_str(), \"Expired\" | \"Released\")", 1),
         ("match one.reason.as_str() { \"Expired\" => 1, _ => 2 }", 1),
         ("matches!(one, Err(e) if e.code == 409 && e.status.reason == \"Conflict\")", 1),
         ("match one { Err(e) if e.status.reason == \"Conflict\" => 1, _ => 2 }", 1),

@@ -61,10 +61,10 @@ fn own_node_requests() -> Vec<Attempt> {
     let no_kvm = json!({"host.berth.dev/kvm": "false"});
     vec![
         complete_status("labels, condition and resources of its Node"),
-        apply_status("resources withdrawn", no_kvm, json!({}), json!([host_tuned_condition()]))
+        apply_status("resources removed", no_kvm, json!({}), json!([host_tuned_condition()]))
             .expect_value(KVM_LABEL, "false")
             .expect_value(PINNABLE_CPUS, Value::Null),
-        apply_status("labels withdrawn too", json!({}), json!({}), json!([host_tuned_condition()]))
+        apply_status("labels removed too", json!({}), json!({}), json!([host_tuned_condition()]))
             .expect_value(KVM_LABEL, Value::Null),
         complete_status("labels, condition and resources again"),
     ]
