@@ -58,11 +58,16 @@ for name in kube-apiserver kube-scheduler kube-controller-manager kubelet etcd K
         exit 1
     }
 done
+ignored() { # prints the number of ignored tests for each make target that runs them
+    sed -n 's/^test .* \.\.\. ignored, .*: \(make [a-z-]*\)$/\1/p' "$log" | sort | uniq -c |
+        awk '{ printf "%s%s of `%s %s`", (NR > 1 ? ", " : ""), $1, $2, $3 }'
+}
 mkdir -p "$results"
 result=$results/$(date -u +%F)-current.md
 {
     printf '# All tests on a current Kubernetes and the real KubeVirt, %s\n\n' "$(date -u +%F)"
     printf 'Command: `make test-current`, %s min on %s cores.\n\n' "$((($(date +%s) - begin) / 60))" "$(nproc)"
+    printf 'The skipped tests are run by other commands: %s. Those of `make test-current` have rows of their own below, if their programs were given.\n\n' "$(ignored)"
     ./tests/versions.sh --table
     printf '\n| tests | result |\n|---|---|\n'
     printf '| all but the next | %s |\n' "$(tail -1 "$log")"
