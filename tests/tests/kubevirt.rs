@@ -21,6 +21,8 @@ mod disks;
 mod evictions;
 #[path = "kubevirt/first_consumer.rs"]
 mod first_consumer;
+#[path = "kubevirt/flavors.rs"]
+mod flavors;
 #[path = "../../controller/tests/engine/host.rs"]
 #[expect(dead_code, reason = "this test uses only some of the methods")]
 mod host;
@@ -38,6 +40,8 @@ mod networks;
 mod predictions;
 #[path = "kubevirt/preflight.rs"]
 mod preflight;
+#[path = "kubevirt/provider_fields.rs"]
+mod provider_fields;
 #[path = "kubevirt/testbed.rs"]
 mod testbed;
 
@@ -50,6 +54,8 @@ fn machines_run_with_real_kubevirt() {
     let bed = Testbed::start();
     machines::machines_are_accepted_and_placed(&bed);
     predictions::launcher_pods_equal_their_predictions(&bed);
+    flavors::machines_of_all_flavors_are_accepted(&bed);
+    flavors::flatcar_needs_a_feature_gate(&bed);
     networks::vms_get_only_hosts_with_their_network(&bed);
     preflight::checks_agree_with_kubevirt(&bed);
     machines::changed_flavor_replaces_machines(&bed);

@@ -1,6 +1,6 @@
 //! Creates, applies and changes objects. A single object needs no kubectl.
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use serde_json::Value;
 
 use super::ControlPlane;
@@ -36,6 +36,18 @@ impl ControlPlane {
                 self.kubectl_with(&self.kubeconfig(), &create, &object.to_string()).map(drop)
             }
         }
+    }
+
+    /// Returns the object that the server would create after its webhooks. The server stores nothing, and refuses fields
+    /// that are not in the schema of the kind (Kubernetes 1.27 and later).
+    ///
+    /// # Errors
+    /// Fails if the server or a webhook refuses the object; the error message has the message of the webhook.
+    pub fn create_dry_run(&self, object: &Value) -> Result<Value> {
+        let path = self.collection_path(object).context("the kind of the object is not served")?;
+        let parameters = "fieldManager=kubectl-create&fieldValidation=Strict&dryRun=All";
+        let created = self.send("POST", &format!("{path}?{parameters}"), JSON, object)?;
+        Ok(serde_json::from_str(&created)?)
     }
 
     /// Creates an object; returns false if the server does not create it, for example because it exists.
