@@ -32,6 +32,8 @@ mod hosts;
 mod instances;
 #[path = "kubevirt/machines.rs"]
 mod machines;
+#[path = "kubevirt/migration_target.rs"]
+mod migration_target;
 #[path = "kubevirt/migrations.rs"]
 mod migrations;
 #[path = "kubevirt/networks.rs"]
@@ -67,6 +69,7 @@ fn machines_run_with_real_kubevirt() {
     instances::halted_vm_has_no_pod(&bed);
     predictions::launcher_pods_equal_their_predictions(&bed);
     migrations::migration_reserves_both_hosts(&bed);
+    predictions::target_pods_equal_their_predictions(&bed);
     first_consumer::room_is_reserved_during_the_import(&bed);
     first_consumer::room_is_reserved_if_the_pod_is_deleted_at_once(&bed);
     first_consumer::launcher_pod_waits_for_the_import(&bed);

@@ -3,10 +3,11 @@
 use std::sync::atomic::Ordering;
 
 use berth_tests::cluster::condition;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::hosts::{MIGRATION_HOSTS, MIGRATION_TAINT, PURPOSE_LABEL};
 use crate::instances::NAMESPACE;
+use crate::migration_target::is_target;
 use crate::testbed::{Testbed, text};
 
 const MIGRATING_VM: &str = "migrating-1";
@@ -29,9 +30,7 @@ pub(crate) fn migration_reserves_both_hosts(bed: &Testbed) {
     wait_until_phase(bed, "Running");
     let pods = bed.pods_of(&instance);
     assert_eq!(pods.len(), 2, "{pods:#?}");
-    let is_target =
-        |pod: &&Value| pod["metadata"]["labels"]["kubevirt.io/migrationJobUID"].is_string();
-    let target = text(&pods.iter().find(is_target).unwrap()["spec"]["nodeName"]);
+    let target = text(&pods.iter().find(|pod| is_target(pod)).unwrap()["spec"]["nodeName"]);
     assert!(MIGRATION_HOSTS.contains(&target) && target != source, "{source} to {target}");
 
     create_vm(bed, WAITING_VM);
