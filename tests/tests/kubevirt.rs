@@ -44,6 +44,8 @@ mod predictions;
 mod preflight;
 #[path = "kubevirt/provider_fields.rs"]
 mod provider_fields;
+#[path = "kubevirt/run_strategies.rs"]
+mod run_strategies;
 #[path = "kubevirt/testbed.rs"]
 mod testbed;
 
@@ -67,6 +69,7 @@ fn machines_run_with_real_kubevirt() {
     evictions::evicted_machine_leaves_its_host(&bed);
     instances::deleted_instance_is_placed_again(&bed);
     instances::halted_vm_has_no_pod(&bed);
+    run_strategies::vms_follow_their_run_strategies(&bed);
     predictions::launcher_pods_equal_their_predictions(&bed);
     migrations::migration_reserves_both_hosts(&bed);
     predictions::target_pods_equal_their_predictions(&bed);

@@ -37,16 +37,22 @@ pub(crate) fn halted_vm_has_no_pod(bed: &Testbed) {
         bed.patch("vm", NAMESPACE, SHARED_VM, &json!({"spec": {"runStrategy": strategy}}));
     };
     set_strategy("Halted");
-    bed.wait_until("the VM is stopped", &["vm", SHARED_VM, "-n", NAMESPACE], || {
-        let vm = bed.get("vm", NAMESPACE, SHARED_VM);
-        let label = format!("vm.kubevirt.io/name={SHARED_VM}");
-        let pods = bed.list("pods", &["-n", NAMESPACE, "-l", &label]);
-        let has_instance = !bed.get("vmi", NAMESPACE, SHARED_VM).is_null();
-        let is_stopped = vm["status"]["printableStatus"] == "Stopped";
-        (is_stopped && pods.is_empty() && !has_instance).then_some(())
-    });
+    wait_until_stopped(bed, SHARED_VM);
     set_strategy("Always");
     let new = bed.wait_until_running(NAMESPACE, SHARED_VM, text(&old["metadata"]["uid"]));
     assert_eq!(bed.pods_of(&new).len(), 1);
     bed.assert_kubelets_admit();
+}
+
+/// Waits until a VM is stopped, and has neither an instance nor a pod.
+#[track_caller]
+pub(crate) fn wait_until_stopped(bed: &Testbed, name: &str) {
+    bed.wait_until(&format!("{name} is stopped"), &["vm", name, "-n", NAMESPACE], || {
+        let vm = bed.get("vm", NAMESPACE, name);
+        let label = format!("vm.kubevirt.io/name={name}");
+        let pods = bed.list("pods", &["-n", NAMESPACE, "-l", &label]);
+        let has_instance = !bed.get("vmi", NAMESPACE, name).is_null();
+        let is_stopped = vm["status"]["printableStatus"] == "Stopped";
+        (is_stopped && pods.is_empty() && !has_instance).then_some(())
+    });
 }

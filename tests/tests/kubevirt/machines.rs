@@ -7,6 +7,7 @@ use berth_tests::repository;
 use serde_json::{Value, json};
 
 use crate::hosts::TENANT_HOSTS;
+use crate::run_strategies::report_end;
 use crate::testbed::{Testbed, text};
 
 /// Namespace of a tenant whose machines have exclusive CPUs and huge pages.
@@ -102,10 +103,7 @@ pub(crate) fn edited_instance_type_applies_to_new_machines(bed: &Testbed) {
 /// Tests that a machine whose guest has shut down is replaced, because its run strategy does not restart the guest.
 pub(crate) fn ended_machine_is_replaced(bed: &Testbed) {
     let name = machine_names(bed, SHOP_NAMESPACE, "web").pop_first().unwrap();
-    // virt-handler reports the end of a guest.
-    let ended = json!({"status": {"phase": "Succeeded"}}).to_string();
-    let patch = ["patch", "vmi", &name, "-n", SHOP_NAMESPACE, "--type=merge", "-p", &ended];
-    bed.plane.kubectl_with(bed.kubevirt.kubeconfig(), &patch, "").unwrap();
+    report_end(bed, SHOP_NAMESPACE, &name, "Succeeded");
     wait_until_replaced(bed, SHOP_NAMESPACE, "web", &name);
     bed.assert_kubelets_admit();
 }
