@@ -1,6 +1,7 @@
 #!/bin/sh
-# Writes the table of tested versions in docs/compatibility.md from the results that have a table of versions, such as
-# those of `make test-current`.
+# Writes the table of tested versions in docs/compatibility.md from the results that have a table with the columns
+# `program`, `version` and `passed tests`, such as those of `make test-current`. A version without a passed test, and a
+# result of a failed run, whose table lacks the third column, are left out.
 # usage: tests/compatibility.sh [FOLDER-OF-RESULTS [DOCUMENT]]
 set -eu
 cd "$(dirname "$0")/.."
@@ -8,22 +9,32 @@ results=${1:-docs/results}
 document=${2:-docs/compatibility.md}
 begin='<!-- begin: tried versions, written by tests/compatibility.sh -->'
 end='<!-- end: tried versions -->'
+tab=$(printf '\t')
 table=$(mktemp)
 trap 'rm -f "$table" "$table.new"' EXIT
 {
-    printf '| program | version | tried |\n|---|---|---|\n'
+    printf '| program | version | passed tests, and their results |\n|---|---|---|\n'
     for result in "$results"/*.md; do
         [ -e "$result" ] || continue
-        name=${result##*/}
-        awk -F' *[|] *' -v name="$name" '
-            /^\| program \| version \|/ { inside = 1; next }
+        awk -F' *[|] *' -v name="${result##*/}" '
+            /^\| program \| version \| passed tests \|$/ { inside = 1; next }
             !/^\|/ { inside = 0 }
-            inside && $2 != "---" && $2 !~ /^-/ { printf "| %s | %s | [%s](results/%s) |\n", $2, $3, substr(name, 1, 10), name }
+            inside && $2 !~ /^-/ && $4 != "" { printf "%s\t%s\t%s\t%s\n", $2, $3, name, $4 }
         ' "$result"
-    done | LC_ALL=C sort -t'|' -k4,4r | LC_ALL=C sort -t'|' -k2,2 -k3,3 -u -s
+    done | LC_ALL=C sort -t"$tab" -k1,1 -k2,2 -k3,3 | awk -F'\t' '
+        { result = $4 " ([" substr($3, 1, 10) "](results/" $3 "))" }
+        $1 == program && $2 == version { printf ", %s", result; next }
+        {
+            if (NR > 1) print " |"
+            program = $1
+            version = $2
+            printf "| %s | %s | %s", program, version, result
+        }
+        END { if (NR > 0) print " |" }
+    '
 } >"$table"
 [ "$(wc -l <"$table")" -gt 2 ] || {
-    echo "compatibility.sh: no result in $results has a table of versions" >&2
+    echo "compatibility.sh: no result in $results has a table of versions and passed tests" >&2
     exit 1
 }
 awk -v begin="$begin" -v end="$end" -v table="$table" '

@@ -68,7 +68,7 @@ result=$results/$(date -u +%F)-current.md
     printf '# All tests on a current Kubernetes and the real KubeVirt, %s\n\n' "$(date -u +%F)"
     printf 'Command: `make test-current`, %s min on %s cores.\n\n' "$((($(date +%s) - begin) / 60))" "$(nproc)"
     printf 'The skipped tests are run by other commands: %s. Those of `make test-current` have rows of their own below, if their programs were given.\n\n' "$(ignored)"
-    ./tests/versions.sh --table
+    ./tests/versions.sh --table 'make test-current'
     printf '\n| tests | result |\n|---|---|\n'
     printf '| all but the next | %s |\n' "$(tail -1 "$log")"
     for test in $tests; do

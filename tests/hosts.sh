@@ -25,7 +25,8 @@ result=$results/$(date -u +%F)-hosts-$name.md
     printf '# Emulated hosts with Debian %s, %s\n\n' "$suite${newer:+ and $newer}" "$(date -u +%F)"
     printf 'Command: `BERTH_HOST_SUITE=%s make hosts`, %s min on %s cores.\n\n' \
         "$suite${newer:+ BERTH_HOST_NEWER_SUITE=$newer}" "$((($(date +%s) - begin) / 60))" "$(nproc)"
-    ./tests/versions.sh --table
+    # No test of this command runs KubeVirt.
+    KUBEVIRT_ASSETS='' ./tests/versions.sh --table 'make hosts'
     printf '\nPassed:\n\n'
     # A test with --nocapture prints between its name and its result.
     sed -n 's/^test \([a-z_:]*\) \.\.\..*/* `\1`/p' "$log"

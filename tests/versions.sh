@@ -1,10 +1,11 @@
 #!/bin/sh
 # Prints the versions of the programs that the tests run against, one `NAME VERSION` for each line. Programs that the
-# machine does not have yet are left out. usage: tests/versions.sh [--table]    --table: as a table in Markdown
+# machine does not have yet are left out. usage: tests/versions.sh [--table COMMAND]
+#   --table: as a table in Markdown that tests/compatibility.sh reads; COMMAND has passed with these versions
 set -u
 if [ "${1:-}" = --table ]; then
-    printf '| program | version |\n|---|---|\n'
-    "$0" | sed -E 's/^(host: )?([^ ]+) (.*)/| \1\2 | \3 |/'
+    printf '| program | version | passed tests |\n|---|---|---|\n'
+    "$0" | sed -E "s/^(host: )?([^ ]+) (.*)/| \1\2 | \3 | \`$2\` |/"
     exit 0
 fi
 export LC_ALL=C

@@ -11,6 +11,7 @@
 mod test_code;
 
 use std::collections::BTreeSet;
+use std::process::Command;
 
 use berth_api::{
     ConditionReason, EventReason, HostLeases, HostProfile, InfraConfig, InfraNode, InfraNodeStatus,
@@ -312,4 +313,32 @@ fn objects_in_documents_are_valid() {
         }
     }
     assert!(seen >= 8, "{seen} objects");
+}
+
+/// Checks that the table of tested versions is what `tests/compatibility.sh` writes from the results, and that each test
+/// and each make target that the document names exists.
+#[test]
+fn tested_versions_are_those_of_the_results() {
+    let document = read_text("docs/compatibility.md");
+    let folder = tempfile::tempdir().unwrap();
+    let copy = folder.path().join("compatibility.md");
+    std::fs::write(&copy, &document).unwrap();
+    let script = repository().join("tests/compatibility.sh");
+    let status = Command::new("sh").arg(script).arg("docs/results").arg(&copy).status().unwrap();
+    assert!(status.success(), "{status}");
+    let written = std::fs::read_to_string(&copy).unwrap();
+    assert!(written == document, "the table of docs/compatibility.md: run tests/compatibility.sh");
+    let makefile = read_text("Makefile");
+    let (mut files, mut targets) = (0, 0);
+    for code in document.split('`').skip(1).step_by(2) {
+        if code.ends_with(".rs") {
+            files += 1;
+            assert!(repository().join(code).is_file(), "docs/compatibility.md: {code}");
+        } else if let Some(target) = code.strip_prefix("make ") {
+            targets += 1;
+            let rule = format!("\n{target}:");
+            assert!(makefile.contains(&rule), "docs/compatibility.md: make {target}");
+        }
+    }
+    assert!(files > 20 && targets > 10, "{files} files, {targets} make targets");
 }
