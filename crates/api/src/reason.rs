@@ -88,6 +88,7 @@ pub enum ConditionReason {
     AddressesOutsidePool,
     MtuMismatch,
     AddressesReady,
+    GatewayInRange,
     PrefixPending,
     PrefixInUse,
     PrefixOutsidePool,

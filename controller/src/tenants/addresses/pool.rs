@@ -65,6 +65,17 @@ impl ValidPool {
         Family::of(address) == self.family && self.permitted.contains(&to_number(address))
     }
 
+    /// Returns the gateway and the range that contains it, if `ranges` contains the gateway and `exclude` does not. The
+    /// gateway is never allocated, so the range has one address fewer than it seems to have.
+    #[must_use]
+    pub fn gateway_in_ranges(&self) -> Option<(IpAddr, AddressRange)> {
+        let gateway = self.config.gateway?;
+        let find =
+            |ranges: &[AddressRange]| ranges.iter().copied().find(|range| range.contains(gateway));
+        let range = find(&self.config.ranges)?;
+        find(&self.config.exclude).is_none().then_some((gateway, range))
+    }
+
     /// Returns the ranges of the addresses that are allocated automatically, in ascending order.
     pub(super) fn ranges(&self) -> impl Iterator<Item = &std::ops::RangeInclusive<u128>> {
         self.allocatable.iter()

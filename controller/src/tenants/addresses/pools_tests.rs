@@ -156,6 +156,26 @@ fn routers_of_ipv6_may_have_link_local_addresses() {
 }
 
 #[test]
+fn a_gateway_in_the_ranges_is_found_and_not_allocated() {
+    let find = |pool: Value| {
+        let all = pools(json!({"ipv4": pool})).unwrap().unwrap();
+        let pool = all.iter().next().unwrap();
+        let found = pool.gateway_in_ranges();
+        (found.map(|(gateway, range)| format!("{gateway} {range}")), pool.len())
+    };
+    let ranges = json!(["10.0.0.9", "10.0.0.10-10.0.0.19"]);
+    for (gateway, exclude, expected) in [
+        ("10.0.0.1", json!([]), (None, 11)),
+        ("10.0.0.10", json!([]), (Some("10.0.0.10 10.0.0.10-10.0.0.19".to_owned()), 10)),
+        ("10.0.0.10", json!(["10.0.0.8-10.0.0.10"]), (None, 9)),
+    ] {
+        let pool = json!({"cidr": "10.0.0.0/24", "ranges": ranges, "gateway": gateway, "exclude": exclude});
+        assert_eq!(find(pool.clone()), expected, "{pool}");
+    }
+    assert_eq!(find(json!({"cidr": "10.0.0.0/24", "gateway": "10.0.0.1"})), (None, 253));
+}
+
+#[test]
 fn addresses_outside_ranges_are_permitted_but_not_allocated() {
     let all = pools(
         json!({"ipv4": {"cidr": "10.0.0.0/24", "ranges": ["10.0.0.100-10.0.0.110", "10.0.0.105-10.0.0.120"],

@@ -47,7 +47,7 @@ impl AddressReport {
             Ok(pools) => pools,
             Err(fault) => {
                 let faults: Vec<Fault> = [fault].into_iter().chain(conflict).collect();
-                let part = Some(join_faults(&faults, ready_part(&[])));
+                let part = Some(join_faults(&faults, ready_part(None, &[])));
                 return Self { part, counts: Vec::new() };
             }
         };
@@ -64,7 +64,7 @@ impl AddressReport {
         if faults.is_empty() && pools.is_none() {
             return Self::default();
         }
-        Self { part: Some(join_faults(&faults, ready_part(&counts))), counts }
+        Self { part: Some(join_faults(&faults, ready_part(pools.as_ref(), &counts))), counts }
     }
 }
 
@@ -143,12 +143,30 @@ fn find_exhausted(
     })
 }
 
-fn ready_part(counts: &[AddressCount]) -> ReadyPart {
-    let texts: Vec<String> = counts
+/// Returns the state of pools without faults. A gateway in `ranges` is reported by the reason of the condition, which
+/// stays true: machines get all other addresses.
+fn ready_part(pools: Option<&NetworkPools>, counts: &[AddressCount]) -> ReadyPart {
+    let texts = counts
         .iter()
-        .map(|count| format!("{}: {} allocated, {} free", count.cidr, count.allocated, count.free))
-        .collect();
-    ReadyPart { reason: ConditionReason::AddressesReady, message: texts.join("; ") }
+        .map(|count| format!("{}: {} allocated, {} free", count.cidr, count.allocated, count.free));
+    let gateways: Vec<String> =
+        pools.into_iter().flat_map(NetworkPools::iter).filter_map(gateway_in_ranges_text).collect();
+    let reason = if gateways.is_empty() {
+        ConditionReason::AddressesReady
+    } else {
+        ConditionReason::GatewayInRange
+    };
+    let texts: Vec<String> = texts.chain(gateways).collect();
+    ReadyPart { reason, message: texts.join("; ") }
+}
+
+fn gateway_in_ranges_text(pool: &ValidPool) -> Option<String> {
+    let (gateway, range) = pool.gateway_in_ranges()?;
+    Some(format!(
+        "{}.ranges: {range} contains the gateway {gateway}, which no machine gets: add it to exclude, or change the \
+         range",
+        pool.family.field()
+    ))
 }
 
 #[cfg(test)]
@@ -234,5 +252,21 @@ mod tests {
             summary(&report(ranges, (1, 1), &[listed])),
             (Some(AddressesReady), vec![[1, 0, 1]])
         );
+    }
+
+    #[test]
+    fn a_gateway_in_the_ranges_is_named_and_takes_nothing_away() {
+        let network = json!({"name": "trunk", "ipv4": {"cidr": "10.0.0.0/29", "gateway": "10.0.0.1",
+            "ranges": ["10.0.0.1-10.0.0.3"]}});
+        let found = report(network.clone(), (1, 1), &[claim("10.0.0.2", "x")]);
+        assert_eq!(summary(&found), (Some(ConditionReason::GatewayInRange), vec![[1, 0, 1]]));
+        let message = found.part.unwrap().unwrap().message;
+        let words = "spec.network.ipv4.ranges: 10.0.0.1-10.0.0.3 contains the gateway 10.0.0.1, which no machine gets";
+        assert!(message.starts_with("10.0.0.0/29: 1 allocated, 1 free; "), "{message}");
+        assert!(message.contains(words), "{message}");
+        // A fault takes precedence.
+        let full = [claim("10.0.0.2", "x"), claim("10.0.0.3", "y")];
+        let reason = Some(ConditionReason::AddressesExhausted);
+        assert_eq!(summary(&report(network, (3, 2), &full)), (reason, vec![[2, 0, 0]]));
     }
 }
