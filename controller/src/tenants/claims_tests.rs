@@ -11,6 +11,7 @@ use serde_json::json;
 
 use super::*;
 use crate::tenants::claim_gc::{ClaimAction, LiveTenant, due_actions, next_action};
+use crate::tenants::quarantine::Quarantine;
 
 fn config(ranges: &str) -> InfraConfigSpec {
     serde_json::from_value(json!({
@@ -173,6 +174,11 @@ fn a_later_tenant_of_the_same_name_takes_over_a_released_claim() {
     assert_eq!(choose_with(request("abc", "new"), "100-199", &held, &[], &[]), Ok(created(176)));
 }
 
+/// Returns the quarantine of a claim by the wall clock.
+fn quarantine_of(claim: &VlanClaim) -> Quarantine {
+    quarantine_end(claim, &config("100-199")).map_or(Quarantine::Absent, Quarantine::Until)
+}
+
 #[test]
 fn unneeded_claims_are_released_and_deleted() {
     let claims = [
@@ -192,7 +198,7 @@ fn unneeded_claims_are_released_and_deleted() {
         ("6".to_owned(), live_tenant(Some(107))),
     ]);
     let (todo, next) =
-        due_actions(&claims, &alive, &config("100-199"), Timestamp::from_second(60).unwrap());
+        due_actions(&claims, &alive, quarantine_of, Timestamp::from_second(60).unwrap());
     let todo: Vec<String> = todo
         .iter()
         .map(|(claim, action)| match action {
@@ -210,17 +216,23 @@ fn unneeded_claims_are_released_and_deleted() {
 
 #[test]
 fn a_released_claim_of_a_tenant_in_deletion_stays_in_quarantine() {
-    let config = config("100-199");
     let released = claim(107, "back", "6", Some(0));
+    let quarantine = quarantine_of(&released);
     let stale = LiveTenant { assigned_id: Some(("trunk".to_owned(), vlan(107))) };
     let fresh = LiveTenant { assigned_id: None };
     let reclaim = Some((ClaimAction::Reclaim, Timestamp::MIN));
-    assert_eq!(next_action(&released, Some(&stale), &config), reclaim);
+    assert_eq!(next_action(&released, Some(&stale), quarantine), reclaim);
     // The tenant's status no longer contains the VLAN: the deletion of a tenant removes the VLAN from the status before
     // it releases the claim.
-    assert_eq!(next_action(&released, Some(&fresh), &config), None);
+    assert_eq!(next_action(&released, Some(&fresh), quarantine), None);
     let end = Timestamp::from_second(60).unwrap();
-    assert_eq!(next_action(&released, None, &config), Some((ClaimAction::Delete, end)));
+    assert_eq!(next_action(&released, None, quarantine), Some((ClaimAction::Delete, end)));
+    // A release time in the future starts the quarantine again.
+    let future = Quarantine::ReleasedInFuture;
+    let release = Some((ClaimAction::Release, Timestamp::MIN));
+    assert_eq!(next_action(&released, None, future), release);
+    assert_eq!(next_action(&released, Some(&stale), future), reclaim);
+    assert_eq!(next_action(&released, Some(&fresh), future), None);
 }
 
 /// A simulated API server that accepts only one claim of each name. The lists that its controllers receive may be of

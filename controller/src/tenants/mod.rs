@@ -39,5 +39,6 @@ pub mod pool_acceptance;
 pub mod pool_precedence;
 pub mod pool_use;
 pub mod prefixes;
+pub mod quarantine;
 pub mod shared_segment;
 pub mod status;

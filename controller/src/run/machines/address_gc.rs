@@ -1,7 +1,7 @@
 //! Garbage collection of AddressClaims: puts claims without a machine into quarantine, and deletes them after their
 //! quarantine. [`crate::tenants::addresses::release`] computes the actions.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use berth_api::{AddressClaim, ClaimingMachine, TenantCluster};
 use futures::{StreamExt as _, stream};
@@ -19,6 +19,7 @@ use crate::run::context::INFRA_CONFIG;
 use crate::tenants::addresses::release::{
     ClaimAction, ClaimOwner, next_action, quarantine_duration,
 };
+use crate::tenants::quarantine::{Clocks, Quarantine, QuarantineObserver};
 
 /// Time for which changes are collected before garbage collection runs.
 const DEBOUNCE: Duration = Duration::from_secs(1);
@@ -27,11 +28,23 @@ const MAX_INTERVAL: Duration = Duration::from_secs(60);
 /// Number of claims whose actions are taken at the same time.
 const CONCURRENCY: usize = 8;
 
+/// An action that is due on a claim, and the state from which it was computed.
+#[derive(Clone, Copy)]
+struct DueAction<'a> {
+    claim: &'a AddressClaim,
+    action: ClaimAction,
+    owner: ClaimOwner,
+    quarantine: Quarantine,
+}
+
 /// Garbage-collects AddressClaims until the future is dropped. The caller waits until all stores have their first list.
 pub(super) async fn run(context: &MachineContext) {
     let mut changes = context.addresses.informer().subscribe();
+    let started_at = Instant::now();
+    let clocks = || Clocks { wall: Timestamp::now(), monotonic: started_at.elapsed() };
+    let mut observer = QuarantineObserver::new(clocks());
     loop {
-        let next = context.collect_claims().await;
+        let next = context.collect_claims(&mut observer, clocks()).await;
         let due = next.and_then(|next| Duration::try_from(next - Timestamp::now()).ok());
         let delay = due.map_or(MAX_INTERVAL, |due| due.clamp(DEBOUNCE, MAX_INTERVAL));
         tokio::select! {
@@ -47,15 +60,24 @@ pub(super) async fn run(context: &MachineContext) {
 
 impl MachineContext {
     /// Executes all actions that are due. Returns the time at which the next action is due.
-    async fn collect_claims(&self) -> Option<Timestamp> {
+    async fn collect_claims(
+        &self,
+        observer: &mut QuarantineObserver,
+        clocks: Clocks,
+    ) -> Option<Timestamp> {
         // Without these kinds it is unknown which machines exist: an administrator may be reinstalling KubeVirt, or
         // restoring a backup.
         if self.machines.is_not_installed() || self.instances.is_not_installed() {
             return None;
         }
-        let quarantine = self.address_quarantine();
+        let limit = self.address_quarantine();
         let deleted = self.triggers.deleted_machines.all();
-        let (all, now) = (self.addresses.informer().all(), Timestamp::now());
+        let (all, now) = (self.addresses.informer().all(), clocks.wall);
+        let released = all.iter().filter_map(|claim| {
+            let released_at = claim.status.as_ref()?.released_at.as_ref()?.0;
+            Some((claim.metadata.name.as_deref()?, released_at))
+        });
+        observer.observe(released, clocks);
         let (mut due_actions, mut next) = (Vec::new(), None::<Timestamp>);
         for claim in all.iter().map(AsRef::as_ref) {
             let ClaimingMachine { namespace, name } = &claim.spec.machine;
@@ -66,15 +88,19 @@ impl MachineContext {
                 machine_exists: stores.iter().any(|store| store.get(namespace, name).is_some()),
                 machine_was_deleted: deleted.contains(&(namespace.clone(), name.clone())),
             };
+            let name = claim.metadata.name.as_deref().unwrap_or_default();
+            let quarantine = observer.quarantine_of(name, limit);
             match next_action(claim, owner, quarantine) {
-                Some((action, due)) if due <= now => due_actions.push((claim, action, owner)),
+                Some((action, due)) if due <= now => {
+                    due_actions.push(DueAction { claim, action, owner, quarantine });
+                }
                 Some((_, due)) => next = Some(next.map_or(due, |next| next.min(due))),
                 None => {}
             }
         }
-        let apply = async |(claim, action, owner): (&AddressClaim, ClaimAction, ClaimOwner)| {
-            if let Err(error) = self.apply_claim_action(claim, action, owner).await {
-                let claim = claim.name_any();
+        let apply = async |due: DueAction<'_>| {
+            if let Err(error) = self.apply_claim_action(due).await {
+                let claim = due.claim.name_any();
                 tracing::warn!(%claim, %error, "failed to garbage-collect an AddressClaim");
             }
         };
@@ -93,12 +119,8 @@ impl MachineContext {
 
     /// Executes an action on a claim if the action is still due according to the API server. The stores may be stale,
     /// and they lack a VirtualMachine whose label `md` was removed.
-    async fn apply_claim_action(
-        &self,
-        claim: &AddressClaim,
-        action: ClaimAction,
-        stored: ClaimOwner,
-    ) -> Result<(), RequestError> {
+    async fn apply_claim_action(&self, due_action: DueAction<'_>) -> Result<(), RequestError> {
+        let DueAction { claim, action, owner: stored, quarantine } = due_action;
         let tenant_name = &claim.spec.tenant;
         let api: Api<DynamicObject> =
             Api::all_with(self.client.clone(), &ApiResource::erase::<TenantCluster>(&()));
@@ -110,7 +132,7 @@ impl MachineContext {
             machine_exists: self.machine_exists(&claim.spec.machine).await?,
             ..stored
         };
-        let current = next_action(claim, owner, self.address_quarantine());
+        let current = next_action(claim, owner, quarantine);
         if current.is_none_or(|(current, due)| current != action || due > Timestamp::now()) {
             return Ok(());
         }
@@ -127,7 +149,8 @@ impl MachineContext {
             }
             ClaimAction::Release => {
                 let machine = &claim.spec.machine.name;
-                tracing::info!(claim = %name, %machine, "starting the quarantine of an AddressClaim");
+                let is_correction = quarantine == Quarantine::ReleasedInFuture;
+                tracing::info!(claim = %name, %machine, is_correction, "starting the quarantine of an AddressClaim");
                 self.set_released_at(claim, &json!(berth_api::Time(Timestamp::now()))).await
             }
         }

@@ -2,7 +2,7 @@
 //! quarantine. [`crate::tenants::claim_gc`] computes the actions. The same loop garbage-collects PrefixClaims.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use berth_api::{TenantCluster, VlanClaim};
 use k8s_openapi::jiff::Timestamp;
@@ -13,7 +13,9 @@ use serde_json::{Value, json};
 use super::context::TenantContext;
 use super::error::{Error, none_if_not_found, with_request};
 use crate::tenants::claim_gc::{ClaimAction, LiveTenant, due_actions, next_action};
+use crate::tenants::claims::quarantine_duration;
 use crate::tenants::network_id::NetworkId;
+use crate::tenants::quarantine::{Clocks, Quarantine, QuarantineObserver};
 
 /// Time after a change for which further changes are collected before the garbage collection runs.
 const DEBOUNCE: Duration = Duration::from_secs(1);
@@ -23,6 +25,10 @@ const MAX_INTERVAL: Duration = Duration::from_secs(60);
 /// Garbage-collects VlanClaims and PrefixClaims until this future is dropped.
 pub(super) async fn run(context: &TenantContext) {
     context.wait_until_ready().await;
+    let started_at = Instant::now();
+    let clocks = || Clocks { wall: Timestamp::now(), monotonic: started_at.elapsed() };
+    let mut vlan_observer = QuarantineObserver::new(clocks());
+    let mut prefix_observer = QuarantineObserver::new(clocks());
     loop {
         let claims = context.stores.shared_informers.vlan_claims.all();
         let tenants = context.stores.shared_informers.tenants.all();
@@ -30,17 +36,27 @@ pub(super) async fn run(context: &TenantContext) {
             .iter()
             .filter_map(|tenant| Some((tenant.uid()?, to_live_tenant(tenant))))
             .collect();
-        let (claim_actions, next) =
-            due_actions(&claims, &live_tenants, &context.config(), Timestamp::now());
+        let (now, limit) = (clocks(), quarantine_duration(&context.config()));
+        let released = claims.iter().filter_map(|claim| {
+            let released_at = claim.status.as_ref()?.released_at.as_ref()?.0;
+            Some((claim.metadata.name.as_deref()?, released_at))
+        });
+        vlan_observer.observe(released, now);
+        let quarantine_of = |claim: &VlanClaim| {
+            let name = claim.metadata.name.as_deref().unwrap_or_default();
+            vlan_observer.quarantine_of(name, limit)
+        };
+        let (claim_actions, next) = due_actions(&claims, &live_tenants, quarantine_of, now.wall);
         for (claim, action) in claim_actions {
-            match context.apply_claim_action(claim, action).await {
+            match context.apply_claim_action(claim, action, quarantine_of(claim)).await {
                 // After a conflict with another client, the watch delivers the new version, which triggers the next
                 // run.
                 Ok(()) | Err(Error::ChangedConcurrently(_)) => {}
                 Err(error) => tracing::warn!(%error, "failed to garbage-collect a VlanClaim"),
             }
         }
-        let next = next.into_iter().chain(context.collect_prefix_claims().await).min();
+        let next_prefix = context.collect_prefix_claims(&mut prefix_observer, clocks()).await;
+        let next = next.into_iter().chain(next_prefix).min();
         let due = next.and_then(|next| Duration::try_from(next - Timestamp::now()).ok());
         let delay = due.map_or(MAX_INTERVAL, |due| due.clamp(DEBOUNCE, MAX_INTERVAL));
         tokio::select! {
@@ -63,11 +79,11 @@ impl TenantContext {
         &self,
         claim: &VlanClaim,
         action: ClaimAction,
+        quarantine: Quarantine,
     ) -> Result<(), Error> {
         let fresh = self.get_tenant(&claim.spec.tenant).await?;
         let fresh = fresh.filter(|one| one.uid().as_ref() == Some(&claim.spec.tenant_uid));
-        let current =
-            next_action(claim, fresh.as_ref().map(to_live_tenant).as_ref(), &self.config());
+        let current = next_action(claim, fresh.as_ref().map(to_live_tenant).as_ref(), quarantine);
         if current.is_none_or(|(current, _)| current != action) {
             return Ok(());
         }
@@ -75,7 +91,11 @@ impl TenantContext {
         match action {
             ClaimAction::Reclaim => self.set_released_at(claim, Value::Null).await,
             ClaimAction::Release => {
-                tracing::info!(claim = %name, tenant = %claim.spec.tenant, "starting the quarantine of a VlanClaim");
+                let is_correction = quarantine == Quarantine::ReleasedInFuture;
+                tracing::info!(
+                    claim = %name, tenant = %claim.spec.tenant, is_correction,
+                    "starting the quarantine of a VlanClaim"
+                );
                 self.set_released_at(claim, json!(Timestamp::now())).await
             }
             ClaimAction::Delete => {

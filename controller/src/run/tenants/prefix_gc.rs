@@ -13,21 +13,35 @@ use super::context::TenantContext;
 use super::error::Error;
 use crate::tenants::addresses::release::is_released;
 use crate::tenants::claim_gc::ClaimAction;
+use crate::tenants::claims::quarantine_duration;
 use crate::tenants::prefixes::release::next_action;
+use crate::tenants::quarantine::{Clocks, Quarantine, QuarantineObserver};
 
 impl TenantContext {
     /// Executes all actions that are due. Returns the time at which the next action is due.
-    pub(super) async fn collect_prefix_claims(&self) -> Option<Timestamp> {
+    pub(super) async fn collect_prefix_claims(
+        &self,
+        observer: &mut QuarantineObserver,
+        clocks: Clocks,
+    ) -> Option<Timestamp> {
         let tenants = self.stores.shared_informers.tenants.all();
         let tenants: BTreeMap<String, Arc<TenantCluster>> =
             tenants.into_iter().filter_map(|tenant| Some((tenant.uid()?, tenant))).collect();
-        let (config, now) = (self.config(), Timestamp::now());
+        let (limit, now) = (quarantine_duration(&self.config()), clocks.wall);
         let mut next: Option<Timestamp> = None;
-        for claim in self.stores.shared_informers.prefix_claims.all() {
+        let all = self.stores.shared_informers.prefix_claims.all();
+        let released = all.iter().filter_map(|claim| {
+            let released_at = claim.status.as_ref()?.released_at.as_ref()?.0;
+            Some((claim.metadata.name.as_deref()?, released_at))
+        });
+        observer.observe(released, clocks);
+        for claim in &all {
             let tenant = tenants.get(&claim.spec.tenant_uid).map(Arc::as_ref);
-            match next_action(&claim, tenant, self.has_addresses_in(&claim), &config) {
+            let name = claim.metadata.name.as_deref().unwrap_or_default();
+            let quarantine = observer.quarantine_of(name, limit);
+            match next_action(claim, tenant, self.has_addresses_in(claim), quarantine) {
                 Some((action, due)) if due <= now => {
-                    match self.apply_prefix_action(&claim, action).await {
+                    match self.apply_prefix_action(claim, action, quarantine).await {
                         // After a conflict with another client, the watch delivers the new version, which triggers the
                         // next run.
                         Ok(()) | Err(Error::ChangedConcurrently(_)) => {}
@@ -60,11 +74,12 @@ impl TenantContext {
         &self,
         claim: &PrefixClaim,
         action: ClaimAction,
+        quarantine: Quarantine,
     ) -> Result<(), Error> {
         let fresh = self.get_tenant(&claim.spec.tenant).await?;
         let fresh = fresh.filter(|one| one.uid().as_ref() == Some(&claim.spec.tenant_uid));
         let has_addresses = self.has_addresses_in(claim);
-        let current = next_action(claim, fresh.as_ref(), has_addresses, &self.config());
+        let current = next_action(claim, fresh.as_ref(), has_addresses, quarantine);
         if current.is_none_or(|(current, _)| current != action) {
             return Ok(());
         }
@@ -74,7 +89,11 @@ impl TenantContext {
                 self.set_prefix_released_at(claim, &Value::Null).await.map(drop)
             }
             ClaimAction::Release => {
-                tracing::info!(claim = %name, tenant = %claim.spec.tenant, "starting the quarantine of a PrefixClaim");
+                let is_correction = quarantine == Quarantine::ReleasedInFuture;
+                tracing::info!(
+                    claim = %name, tenant = %claim.spec.tenant, is_correction,
+                    "starting the quarantine of a PrefixClaim"
+                );
                 self.set_prefix_released_at(claim, &json!(Timestamp::now())).await.map(drop)
             }
             ClaimAction::Delete => {

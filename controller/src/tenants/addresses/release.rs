@@ -6,6 +6,7 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
 
 use crate::managed_by::is_created_by_berth;
+use crate::tenants::quarantine::Quarantine;
 
 /// Default of `spec.addressQuarantineSeconds` of InfraConfig, in seconds.
 const DEFAULT_QUARANTINE_SECONDS: u32 = 300;
@@ -30,7 +31,7 @@ pub struct ClaimOwner {
 /// from the API server and compute the action again, because a store may lack the newest objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClaimAction {
-    /// Start the quarantine of the claim.
+    /// Start the quarantine of the claim, or start it again because its release time was in the future.
     Release,
     /// End the quarantine of the claim, because its machine exists.
     Reclaim,
@@ -68,14 +69,14 @@ pub fn quarantine_end(claim: &AddressClaim, quarantine: SignedDuration) -> Optio
     Some(released.checked_add(quarantine).unwrap_or(Timestamp::MAX))
 }
 
-/// Returns the next action on a claim, and the time at which it is due. A claim whose tenant does not exist is also put
-/// into quarantine, and not deleted immediately: a restore from a backup may create the tenant and the machine later
-/// than the claim.
+/// Returns the next action on a claim with this quarantine, and the time at which it is due. A claim whose tenant does
+/// not exist is also put into quarantine, and not deleted immediately: a restore from a backup may create the tenant and
+/// the machine later than the claim.
 #[must_use]
 pub fn next_action(
     claim: &AddressClaim,
     owner: ClaimOwner,
-    quarantine: SignedDuration,
+    quarantine: Quarantine,
 ) -> Option<(ClaimAction, Timestamp)> {
     // A claim that an administrator created is never changed or deleted.
     if !is_created_by_berth(claim.labels()) {
@@ -90,8 +91,10 @@ pub fn next_action(
         let is_adopted = owner.tenant_has_other_uid && is_in_namespace;
         return is_adopted.then_some((ClaimAction::Adopt, Timestamp::MIN));
     }
-    if let Some(end) = quarantine_end(claim, quarantine) {
-        return Some((ClaimAction::Delete, end));
+    match quarantine {
+        Quarantine::Absent => {}
+        Quarantine::Until(end) => return Some((ClaimAction::Delete, end)),
+        Quarantine::ReleasedInFuture => return Some((ClaimAction::Release, Timestamp::MIN)),
     }
     if owner.machine_was_deleted {
         return Some((ClaimAction::Release, Timestamp::MIN));
@@ -126,7 +129,7 @@ mod tests {
         let orphan = ClaimOwner { tenant_has_other_uid: true, ..deleted };
         let mut elsewhere = held.clone();
         "default".clone_into(&mut elsewhere.spec.machine.namespace);
-        let quarantine = quarantine_duration(&InfraConfigSpec::default());
+        let limit = quarantine_duration(&InfraConfigSpec::default());
         for (claim, owner, expected) in [
             (&held, owner, None),
             (&held, restored, Some((ClaimAction::Adopt, Timestamp::MIN))),
@@ -139,10 +142,16 @@ mod tests {
             (&quarantined, lost, Some((ClaimAction::Delete, at(2300)))),
             (&quarantined, orphan, Some((ClaimAction::Delete, at(2300)))),
         ] {
+            let quarantine =
+                quarantine_end(claim, limit).map_or(Quarantine::Absent, Quarantine::Until);
             assert_eq!(next_action(claim, owner, quarantine), expected, "{owner:?}");
             let mut reserved = claim.clone();
             reserved.metadata.labels = None;
             assert_eq!(next_action(&reserved, owner, quarantine), None, "{owner:?}");
+        }
+        for (owner, action) in [(owner, ClaimAction::Reclaim), (lost, ClaimAction::Release)] {
+            let next = next_action(&quarantined, owner, Quarantine::ReleasedInFuture);
+            assert_eq!(next, Some((action, Timestamp::MIN)));
         }
         let config =
             InfraConfigSpec { address_quarantine_seconds: Some(0), ..InfraConfigSpec::default() };

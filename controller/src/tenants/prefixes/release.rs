@@ -10,6 +10,7 @@ use crate::tenants::addresses::family::Family;
 use crate::tenants::addresses::resolved::PoolSource;
 use crate::tenants::claim_gc::{ClaimAction, claim_action};
 use crate::tenants::claims::quarantine_duration;
+use crate::tenants::quarantine::Quarantine;
 
 /// Returns the end of a claim's quarantine; `None` if the claim is not in quarantine.
 #[must_use]
@@ -20,13 +21,13 @@ pub fn quarantine_end(claim: &PrefixClaim, config: &InfraConfigSpec) -> Option<T
 
 /// Returns the next action on a claim, and the time at which it is due. `tenant` is the tenant with the UID in the
 /// claim, or `None` if the tenant does not exist. `has_addresses` is true if machines of the tenant have addresses in
-/// the prefix.
+/// the prefix. `quarantine` is the quarantine of the claim.
 #[must_use]
 pub fn next_action(
     claim: &PrefixClaim,
     tenant: Option<&TenantCluster>,
     has_addresses: bool,
-    config: &InfraConfigSpec,
+    quarantine: Quarantine,
 ) -> Option<(ClaimAction, Timestamp)> {
     // A claim without Berth's label was created by an administrator, and is never changed or deleted.
     if !is_created_by_berth(claim.labels()) {
@@ -36,7 +37,7 @@ pub fn next_action(
         None => false,
         Some(tenant) => is_needed_by(claim, tenant)? || has_addresses,
     };
-    claim_action(is_needed, quarantine_end(claim, config))
+    claim_action(is_needed, quarantine)
 }
 
 /// Returns true if a tenant needs the prefix of a claim. Returns `None` if a prefix that the tenant requests from a
@@ -83,7 +84,10 @@ mod tests {
         let release = Some((ClaimAction::Release, Timestamp::MIN));
         let reclaim = Some((ClaimAction::Reclaim, Timestamp::MIN));
         let delete = Some((ClaimAction::Delete, Timestamp::from_second(3700).unwrap()));
-        let config = InfraConfigSpec::default();
+        let quarantine = |claim: &PrefixClaim| {
+            quarantine_end(claim, &InfraConfigSpec::default())
+                .map_or(Quarantine::Absent, Quarantine::Until)
+        };
         for (tenant, has_addresses, expected) in [
             (Some(tenant(&from_pool(), &["10.1.0.0/24"])), false, [None, reclaim]),
             // The tenant's status contains no prefix yet.
@@ -97,14 +101,14 @@ mod tests {
             (None, true, [release, delete]),
         ] {
             let actual = [&held, &released]
-                .map(|claim| next_action(claim, tenant.as_ref(), has_addresses, &config));
+                .map(|claim| next_action(claim, tenant.as_ref(), has_addresses, quarantine(claim)));
             assert_eq!(actual, expected, "{tenant:?}");
         }
         let mut reserved = held;
         reserved.metadata.labels = None;
-        assert_eq!(next_action(&reserved, None, false, &config), None);
+        assert_eq!(next_action(&reserved, None, false, Quarantine::Absent), None);
         let mut unreadable = tenant(&from_pool(), &[]);
         unreadable.spec.network = None;
-        assert_eq!(next_action(&released, Some(&unreadable), false, &config), None);
+        assert_eq!(next_action(&released, Some(&unreadable), false, quarantine(&released)), None);
     }
 }
