@@ -15,22 +15,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use berth_agent::trunk::LinkProbe;
-use berth_api::infra_node::{TrunkState, TrunkStatus};
 use berth_api::{LinkName, MacAddress, VlanId, VlanSet};
 use nix::sys::resource::UsageWho;
 use serde::{Deserialize, Serialize};
 
 use super::cost::{Cost, Period};
+use super::drops::{NamedVlan, is_verified, measure_drops, wait_until};
 
 /// Key with which both agents authenticate their probes.
 const PROBE_KEY: &str = "0123456789abcdef0123456789abcdef";
-/// Time limit until the VLANs are verified.
-const TIMEOUT: Duration = Duration::from_secs(120);
-/// Interval at which the result of the verification is read. The result changes at most every 500 ms.
-const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// Time for which an agent continues to run after its measurement, so that the agent at the other end can complete its
-/// measurement.
-const TIME_AFTER_MEASUREMENT: Duration = Duration::from_secs(5);
 
 /// Probes the VLANs of a link with the code of the agent.
 #[derive(Debug, clap::Args)]
@@ -45,6 +38,8 @@ pub(crate) struct AgentArgs {
     settle: u32,
     #[arg(long)]
     seconds: u32,
+    #[arg(long)]
+    drops: u16,
 }
 
 /// Runs a program that uses a link, and measures it.
@@ -63,6 +58,8 @@ pub(super) struct MeasuredAgent {
     pub(super) verified_seconds: f64,
     /// Cost while nothing changed.
     pub(super) idle: Cost,
+    /// VLANs that were dropped, in the order of the measurement.
+    pub(super) named: Vec<NamedVlan>,
 }
 
 /// Measured values of the program that sends pings.
@@ -88,25 +85,17 @@ async fn measure_agent(args: &AgentArgs) -> Result<MeasuredAgent> {
         read_link::<MacAddress>(&args.link, "address")?,
     );
     let probe = LinkProbe::start(&args.node, PROBE_KEY, link, vlans)?;
-    while !is_verified(&probe) {
-        ensure!(begin.elapsed() < TIMEOUT, "{}: not verified: {:?}", args.node, probe.status());
-        tokio::time::sleep(POLL_INTERVAL).await;
-    }
+    wait_until(&args.node, &probe, is_verified).await?;
     let verified_seconds = begin.elapsed().as_secs_f64();
     tokio::time::sleep(Duration::from_secs(args.settle.into())).await;
     let period = Period::begin(&args.link, UsageWho::RUSAGE_SELF)?;
     tokio::time::sleep(Duration::from_secs(args.seconds.into())).await;
     let idle = period.end()?;
-    if !is_verified(&probe) {
+    if !probe.status().is_some_and(|status| is_verified(&status)) {
         bail!("{}: no longer verified: {:?}", args.node, probe.status());
     }
-    tokio::time::sleep(TIME_AFTER_MEASUREMENT).await;
-    Ok(MeasuredAgent { verified_seconds, idle })
-}
-
-fn is_verified(probe: &LinkProbe) -> bool {
-    let is_verified = |status: TrunkStatus| status.state == TrunkState::Verified;
-    probe.status().is_some_and(is_verified)
+    let named = measure_drops(&args.node, args.drops, &probe).await?;
+    Ok(MeasuredAgent { verified_seconds, idle, named })
 }
 
 /// Reads an attribute of a link.
