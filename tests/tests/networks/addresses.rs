@@ -22,6 +22,14 @@ const VMS: [[(&str, u8, &str); 3]; 2] = [
     [("a", 13, "networkd"), ("b", 13, "udhcpc"), ("b", 14, "dhclient")],
 ];
 
+/// VMs that move to the other host and back, one for each DHCP client: tenant, number, client, index of the first host,
+/// and the number of a VM of the tenant on the other host, after the first and after the second move.
+const MOVED_VMS: [(&str, u8, &str, usize, [u8; 2]); 3] = [
+    ("a", 12, "udhcpc", 0, [11, 13]),
+    ("a", 13, "networkd", 1, [12, 11]),
+    ("b", 14, "dhclient", 1, [13, 11]),
+];
+
 /// Bridge and VLAN of the ports of a tenant.
 fn port_of(network: &str, tenant: &str) -> (&'static str, &'static str) {
     match (network == SHARED_NETWORK, tenant) {
@@ -93,6 +101,9 @@ pub(crate) fn vms_get_the_addresses_of_their_leases(hosts: &mut [Host; 2]) {
         // This address belongs to a VM of the other tenant.
         hosts[0].run_checked("tenants unreachable a11 10.1.0.14").unwrap();
 
+        if network == SHARED_NETWORK {
+            moved_vms_keep_their_addresses(hosts, network);
+        }
         dhcp_servers_on_vms_are_filtered(hosts);
         // The steps of both hosts run at the same time, because each step needs only one host, and the clients on the
         // second host wait for 20 s.
@@ -153,6 +164,47 @@ fn assert_addresses(host: &mut Host, vms: [(&str, u8, &str); 3]) {
     let metrics =
         host.run_checked("curl -s http://127.0.0.1:9477/metrics | grep ^berth_dhcp_").unwrap();
     assert!(metrics.contains("berth_dhcp_ports 3"), "{metrics}");
+}
+
+/// Tests that VMs which end on one host and start on the other one, as in a migration, get the same addresses from the
+/// agent there, and reach their tenant. Before they move back, the agents are killed, and read the leases from disk when
+/// they start again.
+fn moved_vms_keep_their_addresses(hosts: &mut [Host; 2], network: &str) {
+    for (step, is_second) in [false, true].into_iter().enumerate() {
+        let moved_from = |index: usize| {
+            let is_here = move |first: usize| (first == index) != is_second;
+            MOVED_VMS.into_iter().filter(move |(.., first, _)| is_here(*first))
+        };
+        run_on_both_hosts(hosts, |index, host| {
+            if is_second {
+                host.run_checked("kill -9 $(cat /run/agent.pid); sleep 1").unwrap();
+                start_agent(host);
+            }
+            for (tenant, number, ..) in moved_from(index) {
+                let (bridge, vlan) = port_of(network, tenant);
+                host.run_checked(&format!("tenants delete {tenant}{number} {bridge} {vlan}"))
+                    .unwrap();
+            }
+        });
+        run_on_both_hosts(hosts, |index, host| {
+            for (tenant, number, client, ..) in moved_from(1 - index) {
+                let (bridge, vlan) = port_of(network, tenant);
+                let (name, mac) = (format!("{tenant}{number}"), mac(tenant, number));
+                host.run_checked(&format!("tenants boot {name} {bridge} {mac} {client} {vlan}"))
+                    .unwrap();
+                let shown = host.run_checked(&format!("ip -n {name} -4 -o address show dev net1"));
+                let shown = shown.unwrap();
+                assert!(shown.contains(&format!(" 10.1.0.{number}/24 ")), "{client}: {shown}");
+            }
+        });
+        run_on_both_hosts(hosts, |index, host| {
+            for (tenant, number, .., neighbours) in moved_from(1 - index) {
+                let neighbour = neighbours[step];
+                host.run_checked(&format!("tenants ping {tenant}{number} 10.1.0.{neighbour}"))
+                    .unwrap();
+            }
+        });
+    }
 }
 
 /// Tests that DHCP server messages of a VM reach no other VM of its tenant; [`assert_no_answer_on_uplink`] tests that
