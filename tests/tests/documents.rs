@@ -7,6 +7,8 @@
     reason = "tests read the repository's files, and fail by panicking"
 )]
 
+#[path = "documents/node_ip.rs"]
+mod node_ip;
 #[path = "source/test_code.rs"]
 mod test_code;
 
