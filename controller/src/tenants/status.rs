@@ -12,11 +12,12 @@ use serde_json::{Value, json};
 use super::fault::{Fault, join_names_limited};
 use super::network_id::NetworkId;
 use super::node_local_dns::{DnsComparison, NODE_LOCAL_DNS_DISTINCT};
+use super::pod_mtu::{POD_MTU_FITS, PodMtuComparison};
 use crate::managed_fields::{conditions_are_atomic, with_existing_conditions};
 
 /// Types of the conditions that the reconciler of tenants writes. The reconciler of MachineDeployments writes
 /// `MachinesReady`.
-pub const OWNED_CONDITIONS: [&str; 8] = [
+pub const OWNED_CONDITIONS: [&str; 9] = [
     "Ready",
     "NetworkReady",
     ADDRESSES_READY,
@@ -25,6 +26,7 @@ pub const OWNED_CONDITIONS: [&str; 8] = [
     "ObjectsReady",
     EXPOSURE_READY,
     NODE_LOCAL_DNS_DISTINCT,
+    POD_MTU_FITS,
 ];
 
 /// Type of the condition that is true if the address pools of the tenant are valid and have addresses for its machines.
@@ -87,6 +89,9 @@ pub struct TenantParts {
     /// infra cluster has no NodeLocal DNSCache. It does not affect the condition `Ready`, because machines may have
     /// other name servers.
     pub node_local_dns: Option<DnsComparison>,
+    /// Result of the comparison of the MTU of the tenant's pod network with that of the machines; `None` if the spec
+    /// does not declare the pod network. It does not affect the condition `Ready`, because only large packets are lost.
+    pub pod_mtu: Option<PodMtuComparison>,
 }
 
 impl TenantParts {
@@ -109,6 +114,7 @@ impl TenantParts {
             mtu: None,
             attachment: None,
             node_local_dns: None,
+            pod_mtu: None,
         }
     }
 
@@ -188,6 +194,10 @@ pub fn desired_status(
             message,
             now,
         ));
+    }
+    if let Some(PodMtuComparison { status, reason, message }) = parts.pod_mtu.clone() {
+        let reason = reason.as_str();
+        conditions.push(new_condition(tenant, POD_MTU_FITS, status, reason, message, now));
     }
     TenantClusterStatus {
         observed_generation: tenant.metadata.generation,
@@ -361,6 +371,7 @@ mod tests {
             mtu: Some(1500),
             attachment: Some("cluster-abc/tenant-abc".to_owned()),
             node_local_dns: None,
+            pod_mtu: None,
         }
     }
 
@@ -458,6 +469,25 @@ mod tests {
         let find = |type_: &str| status.conditions.iter().find(|one| one.type_ == type_).unwrap();
         assert_eq!(find("Ready").status, "True");
         assert_eq!(find(NODE_LOCAL_DNS_DISTINCT).reason, "AddressCollision");
+    }
+
+    #[test]
+    fn a_large_mtu_of_pods_is_not_a_part_of_ready() {
+        let comparison = PodMtuComparison {
+            status: "False",
+            reason: ConditionReason::PodMtuTooLarge,
+            message: String::new(),
+        };
+        let find = |pod_mtu: Option<PodMtuComparison>, type_: &str| {
+            let parts = TenantParts { pod_mtu, ..ready_parts() };
+            let status = desired_status(&tenant(), &parts, timestamp_at(0));
+            let found = status.conditions.into_iter().find(|one| one.type_ == type_);
+            found.map(|one| format!("{} {}", one.status, one.reason))
+        };
+        assert_eq!(find(None, POD_MTU_FITS), None);
+        let expected = Some("False PodMtuTooLarge".to_owned());
+        assert_eq!(find(Some(comparison.clone()), POD_MTU_FITS), expected);
+        assert_eq!(find(Some(comparison), "Ready"), Some("True Ready".to_owned()));
     }
 
     #[test]

@@ -35,6 +35,7 @@ mod node_port_range;
 mod page_size;
 mod pci_address;
 mod placement_config;
+mod pod_network;
 #[cfg(feature = "kube")]
 mod prefix_claim;
 mod problem;
@@ -82,6 +83,7 @@ pub use node_port_range::{NodePortRange, ParseNodePortRangeError};
 pub use page_size::{PageSize, ParsePageSizeError};
 pub use pci_address::{ParsePciAddressError, PciAddress};
 pub use placement_config::{ControlPlaneSpread, PlacementConfig};
+pub use pod_network::{PodEncapsulation, PodNetwork};
 #[cfg(feature = "kube")]
 pub use prefix_claim::{PrefixClaim, PrefixClaimSpec, PrefixClaimStatus};
 pub use problem::Problem;

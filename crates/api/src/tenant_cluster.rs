@@ -13,7 +13,9 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{AddressPool, Condition, DrainTimeout, Exposure, GrantedPrefix, ReplaceAfter, VlanId};
+use crate::{
+    AddressPool, Condition, DrainTimeout, Exposure, GrantedPrefix, PodNetwork, ReplaceAfter, VlanId,
+};
 
 /// Desired state of one tenant cluster. The name of the object is the tenant's ID; the tenant's namespace is
 /// `cluster-<id>`.
@@ -192,6 +194,10 @@ pub struct TenantNetwork {
     /// True if machines are placed only on hosts on which the tenant's network is ready. Default false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ready_hosts_only: Option<bool>,
+    /// Pod network of the tenant's cluster, if it uses this network. A condition reports an MTU of pods that is too large
+    /// for the machines.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pod_network: Option<PodNetwork>,
     /// Resource of the SR-IOV device plugin that allocates virtual functions, such as `openshift.io/tenantvfs`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 3, max = 317))]
@@ -336,7 +342,7 @@ pub struct TenantClusterStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machines: Option<TenantMachines>,
     /// Conditions of the tenant cluster: Ready, NetworkReady, AddressesReady, HostsReady, PoliciesReady, ObjectsReady, ExposureReady, MachinesReady,
-    /// TenantAccessReady, NodeLabelsReady, NodeLocalDNSDistinct, HostLost.
+    /// TenantAccessReady, NodeLabelsReady, NodeLocalDNSDistinct, PodMTUFits, HostLost.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

@@ -20,6 +20,7 @@ use crate::tenants::network::{HostNetwork, resolve_host_network};
 use crate::tenants::network_id::NetworkId;
 use crate::tenants::node_local_dns;
 use crate::tenants::objects::attachment::TenantCount;
+use crate::tenants::pod_mtu;
 use crate::tenants::prefixes::grant::TenantPrefixes;
 use crate::tenants::status::{self, TenantParts};
 
@@ -54,6 +55,7 @@ pub(super) async fn reconcile(
     parts.node_local_dns = node_local_dns::compare(&tenant, &observed.cluster.node_local_dns);
     let prefixes = context.ensure_prefixes(&tenant).await?;
     context.report_addresses(&tenant, prefixes, &observed.hosts, &mut parts);
+    parts.pod_mtu = pod_mtu::compare(&tenant, &parts.prefixes, parts.mtu);
     if let Err(fault) = &claimed {
         parts.attachment = tenant
             .status
