@@ -1,6 +1,7 @@
 //! Check of the MTU of one tenant's network and machines (`--tenant`), with the largest MTU of the tenant's own pod
 //! network.
 
+use berth_api::{PodEncapsulation, PodNetwork};
 use serde_json::Value;
 
 use super::definition::Check;
@@ -16,19 +17,19 @@ pub(super) const CHECKS: &[Check] = &[Check {
     explanation: "The MTU of the machines (spec.network.ipv4.mtu and ipv6.mtu, or that of their pool in \
         status.prefixes, by default that of the network) must be at most the MTU of the tenant's network \
         (status.mtu) and of its NetworkAttachmentDefinition: WARN otherwise. The message has the largest MTU of the \
-        tenant's own pod network for each kind of tunnel; the tenant's network plugin is not examined. SKIP for a \
-        tenant without a network, or if no host reports an MTU.",
+        tenant's own pod network for each kind of tunnel; the tenant's network plugin is not examined. WARN too if \
+        the MTU in spec.network.podNetwork is larger than the MTU of the machines minus the overhead of its tunnels. \
+        SKIP for a tenant without a network, or if no host reports an MTU.",
     run: check_mtu,
 }];
 
-/// Tunnels between the nodes of a tenant cluster: name, and overhead of a packet in bytes if the tunnel uses IPv4 and
-/// if it uses IPv6. docs/networks.md has the sources.
-const TUNNELS: [(&str, u64, u64); 5] = [
-    ("VXLAN or Geneve", 50, 70),
-    ("Geneve of OVN-Kubernetes", 58, 78),
-    ("Geneve of OpenShift or Kube-OVN", 100, 100),
-    ("WireGuard of Calico", 60, 80),
-    ("WireGuard of Cilium", 80, 80),
+/// Tunnels between the nodes of a tenant cluster: name, and a tunnel with its overhead.
+const TUNNELS: [(&str, PodEncapsulation); 5] = [
+    ("VXLAN or Geneve", PodEncapsulation::Vxlan),
+    ("Geneve of OVN-Kubernetes", PodEncapsulation::GeneveOvnKubernetes),
+    ("Geneve of OpenShift or Kube-OVN", PodEncapsulation::GeneveOpenShift),
+    ("WireGuard of Calico", PodEncapsulation::WireGuardCalico),
+    ("WireGuard of Cilium", PodEncapsulation::WireGuardCilium),
 ];
 
 fn check_mtu(input: &Input) -> Result<Outcome, Unread> {
@@ -48,6 +49,10 @@ fn check_mtu(input: &Input) -> Result<Outcome, Unread> {
     let definition =
         tenant.definition.as_ref().and_then(|(_, read)| definition_mtu(read.as_ref().ok()?));
     let limit = definition.map_or(network, |definition| definition.min(network));
+    let pods = declared_pods(object);
+    let largest = pods.as_ref().map(|pods| largest_pod_mtu(object, pods, machines.min(limit)));
+    let too_large =
+        pods.as_ref().zip(largest).filter(|(pods, largest)| u64::from(pods.mtu) > *largest);
     let outcome = if machines > limit {
         Outcome::warn(format!(
             "machines have the MTU {machines}, and the network carries {limit} bytes: larger packets are lost; MTU of \
@@ -57,6 +62,18 @@ fn check_mtu(input: &Input) -> Result<Outcome, Unread> {
         .remedy(format!(
             "remove spec.network.ipv4.mtu and ipv6.mtu, and mtu of InfraConfig's spec.addressPools, or set them to at \
              most {limit}; or increase the MTU of switches, uplinks and spec.networks[].mtu: kubectl edit tenantcluster {}",
+            tenant.name
+        ))
+    } else if let Some((pods, largest)) = too_large {
+        Outcome::warn(format!(
+            "pods have the MTU {}, and at most {largest} fits into the packets of machines with the MTU {machines}: \
+             larger packets of pods are lost; MTU of the pod network: at most {}",
+            pods.mtu,
+            pod_network_mtus(machines)
+        ))
+        .remedy(format!(
+            "set the MTU of the tenant's network plugin, and spec.network.podNetwork.mtu, to at most {largest}; or \
+             increase the MTU of the machines: kubectl edit tenantcluster {}",
             tenant.name
         ))
     } else {
@@ -72,7 +89,26 @@ fn check_mtu(input: &Input) -> Result<Outcome, Unread> {
     if let (Some((name, _)), Some(mtu)) = (&tenant.definition, definition) {
         outcome = outcome.with_evidence(format!("NetworkAttachmentDefinition {name}"), mtu);
     }
+    if let Some(pods) = &pods {
+        outcome =
+            outcome.with_evidence(format!("{evidence} spec.network.podNetwork.mtu"), pods.mtu);
+    }
     Ok(outcome)
+}
+
+/// Returns the pod network that the TenantCluster declares; `None` also if its value is malformed.
+fn declared_pods(object: &Value) -> Option<PodNetwork> {
+    serde_json::from_value(object.pointer("/spec/network/podNetwork")?.clone()).ok()
+}
+
+/// Returns the largest MTU of the declared pod network on machines with the MTU `machines`. Tunnels use IPv6 if the
+/// network has IPv6 addresses only.
+fn largest_pod_mtu(object: &Value, pods: &PodNetwork, machines: u64) -> u64 {
+    let [has_ipv4, has_ipv6] = ["ipv4", "ipv6"].map(|family| {
+        object.pointer(&format!("/spec/network/{family}")).is_some_and(Value::is_object)
+    });
+    let machines = u32::try_from(machines).unwrap_or(u32::MAX);
+    pods.max_mtu(machines, has_ipv6 && !has_ipv4).into()
 }
 
 /// Returns the MTU of the machines for `pool` (`ipv4` or `ipv6`), with the name of the field that specifies it: the
@@ -100,8 +136,9 @@ fn definition_mtu(definition: &Value) -> Option<u64> {
 /// Returns, for each kind of tunnel, the largest MTU of the pod network of a tenant cluster whose nodes have the MTU
 /// `machines`.
 fn pod_network_mtus(machines: u64) -> String {
-    let one = |(tunnel, v4, v6): &(&str, u64, u64)| {
-        let [v4, v6] = [v4, v6].map(|overhead| machines.saturating_sub(*overhead));
+    let one = |(tunnel, encapsulation): &(&str, PodEncapsulation)| {
+        let [v4, v6] = [false, true]
+            .map(|is_ipv6| machines.saturating_sub(encapsulation.overhead(is_ipv6).into()));
         format!("{v4} with {tunnel} over IPv4 ({v6} over IPv6)")
     };
     TUNNELS.iter().map(one).collect::<Vec<_>>().join(", ")
@@ -177,9 +214,35 @@ mod tests {
     }
 
     #[test]
+    fn the_declared_mtu_of_pods_is_compared() {
+        let check = |pods: Value, pool: Value| {
+            let mut network = json!({"podNetwork": pods});
+            network.as_object_mut().unwrap().extend(pool.as_object().unwrap().clone());
+            outcome(network, json!({"mtu": 1500}), "")
+        };
+        let vxlan = |mtu: u32| json!({"mtu": mtu, "encapsulation": ["Vxlan"]});
+        assert_eq!(check(vxlan(1450), json!({})).status, Status::Pass);
+        let large = check(vxlan(1451), json!({}));
+        assert_eq!(large.status, Status::Warn);
+        assert!(large.message.contains("MTU 1451, and at most 1450 fits"), "{large:?}");
+        assert!(large.remedy.as_ref().unwrap().contains("to at most 1450"), "{large:?}");
+        let native = json!({"mtu": 1500, "encapsulation": []});
+        assert_eq!(check(native.clone(), json!({})).status, Status::Pass);
+        assert_eq!(check(native, json!({"ipv4": {"mtu": 1400}})).status, Status::Warn);
+        assert_eq!(check(vxlan(1450), json!({"ipv6": {}})).status, Status::Warn);
+        assert_eq!(check(vxlan(1450), json!({"ipv4": {}, "ipv6": {}})).status, Status::Pass);
+        for malformed in
+            [json!(7), json!({"mtu": 9000}), json!({"mtu": 9000, "encapsulation": ["x"]})]
+        {
+            assert_eq!(check(malformed, json!({})).status, Status::Pass);
+        }
+    }
+
+    #[test]
     fn the_documentation_has_the_same_overheads() {
         let document = include_str!("../../../docs/networks.md");
-        for (tunnel, v4, v6) in TUNNELS {
+        for (tunnel, encapsulation) in TUNNELS {
+            let [v4, v6] = [false, true].map(|is_ipv6| encapsulation.overhead(is_ipv6));
             let row = format!("| {v4} | {v6} | {} | {} |", 1500 - v4, 9000 - v4);
             assert!(document.contains(&row), "{tunnel}: {row}");
         }
