@@ -94,7 +94,7 @@ grep -q 'address 10.1.0.14 of cluster-a/worker-e is in use by a machine with MAC
 "$agent" check network.addresses | grep -q 'in use'
 curl -sf http://127.0.0.1:9477/report | grep -q '10.1.0.13'
 lease_is a2 '10.1.0.12/24 10.1.0.53 '
-# They are served after the other machines are gone.
+# They are served after the other machines have left the addresses.
 ip -n squatter address flush dev eth0
 ip -n host2 address flush dev vx5001
 wait_for lease_is a3 '10.1.0.13/24 10.1.0.53 '

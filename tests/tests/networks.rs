@@ -316,7 +316,8 @@ fn run_on_two_hosts(numbers: [u8; 2], kernel: Kernel, scenario: fn(&mut [Host; 2
 }
 
 /// Runs a scenario on two hosts and their connection, and repeats the scenario on new hosts if the emulation itself
-/// failed. The tests run sequentially: four hosts at the same time need too much memory.
+/// failed. The tests of a process run sequentially: three pairs of hosts and those of other programs would need too much
+/// memory.
 fn run_on_hosts<T>(boot: impl Fn() -> (T, [Host; 2]), scenario: impl Fn(&T, &mut [Host; 2])) {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);

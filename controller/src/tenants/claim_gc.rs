@@ -8,7 +8,6 @@ use berth_api::VlanClaim;
 use k8s_openapi::jiff::Timestamp;
 
 use super::network_id::NetworkId;
-use super::quarantine::Quarantine;
 
 /// A TenantCluster that exists, possibly with a deletion timestamp.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,7 +22,7 @@ pub struct LiveTenant {
 /// tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClaimAction {
-    /// Start the quarantine of the claim, or start it again because its release time was in the future.
+    /// Start the quarantine of the claim.
     Release,
     /// End the quarantine of the claim, because its tenant uses the claim. This is necessary if the controller was
     /// stopped while the tenant was taking over the claim.
@@ -33,19 +32,19 @@ pub enum ClaimAction {
 }
 
 /// Returns the actions that are due now, each with its claim, and the time at which the next action is due. The keys
-/// of `live_tenants` are UIDs. `quarantine_of` returns the quarantine of a claim.
+/// of `live_tenants` are UIDs. `quarantine_end_of` returns the end of the quarantine of a released claim.
 #[must_use]
 pub fn due_actions<'a>(
     claims: &'a [Arc<VlanClaim>],
     live_tenants: &BTreeMap<String, LiveTenant>,
-    quarantine_of: impl Fn(&VlanClaim) -> Quarantine,
+    quarantine_end_of: impl Fn(&VlanClaim) -> Option<Timestamp>,
     now: Timestamp,
 ) -> (Vec<(&'a VlanClaim, ClaimAction)>, Option<Timestamp>) {
     let mut claim_actions = Vec::new();
     let mut next: Option<Timestamp> = None;
     for claim in claims.iter().map(Arc::as_ref) {
         let tenant = live_tenants.get(&claim.spec.tenant_uid);
-        match next_action(claim, tenant, quarantine_of(claim)) {
+        match next_action(claim, tenant, quarantine_end_of(claim)) {
             Some((action, due)) if due <= now => claim_actions.push((claim, action)),
             Some((_, due)) => next = Some(next.map_or(due, |next| next.min(due))),
             None => {}
@@ -60,7 +59,7 @@ pub fn due_actions<'a>(
 pub fn next_action(
     claim: &VlanClaim,
     tenant: Option<&LiveTenant>,
-    quarantine: Quarantine,
+    quarantine_end: Option<Timestamp>,
 ) -> Option<(ClaimAction, Timestamp)> {
     // If the tenant's status contains no VLAN or VNI, the tenant may still need any of its claims.
     let is_needed = match tenant.map(|tenant| tenant.assigned_id.as_ref()) {
@@ -70,23 +69,19 @@ pub fn next_action(
             *network == claim.spec.network && Some(*id) == NetworkId::from_claim(claim)
         }
     };
-    claim_action(is_needed, quarantine)
+    claim_action(is_needed, quarantine_end)
 }
 
-/// Returns the next action on a claim with this quarantine, and the time at which it is due.
+/// Returns the next action on a claim whose quarantine ends at this time, and the time at which it is due.
 #[must_use]
 pub const fn claim_action(
     is_needed: bool,
-    quarantine: Quarantine,
+    quarantine_end: Option<Timestamp>,
 ) -> Option<(ClaimAction, Timestamp)> {
-    match (quarantine, is_needed) {
-        (Quarantine::Absent, true) => None,
-        (Quarantine::Absent | Quarantine::ReleasedInFuture, false) => {
-            Some((ClaimAction::Release, Timestamp::MIN))
-        }
-        (Quarantine::Until(_) | Quarantine::ReleasedInFuture, true) => {
-            Some((ClaimAction::Reclaim, Timestamp::MIN))
-        }
-        (Quarantine::Until(end), false) => Some((ClaimAction::Delete, end)),
+    match (quarantine_end, is_needed) {
+        (None, true) => None,
+        (None, false) => Some((ClaimAction::Release, Timestamp::MIN)),
+        (Some(_), true) => Some((ClaimAction::Reclaim, Timestamp::MIN)),
+        (Some(end), false) => Some((ClaimAction::Delete, end)),
     }
 }

@@ -11,7 +11,6 @@ use serde_json::json;
 
 use super::*;
 use crate::tenants::claim_gc::{ClaimAction, LiveTenant, due_actions, next_action};
-use crate::tenants::quarantine::Quarantine;
 
 fn config(ranges: &str) -> InfraConfigSpec {
     serde_json::from_value(json!({
@@ -175,8 +174,8 @@ fn a_later_tenant_of_the_same_name_takes_over_a_released_claim() {
 }
 
 /// Returns the quarantine of a claim by the wall clock.
-fn quarantine_of(claim: &VlanClaim) -> Quarantine {
-    quarantine_end(claim, &config("100-199")).map_or(Quarantine::Absent, Quarantine::Until)
+fn quarantine_of(claim: &VlanClaim) -> Option<Timestamp> {
+    quarantine_end(claim, &config("100-199"))
 }
 
 #[test]
@@ -227,12 +226,6 @@ fn a_released_claim_of_a_tenant_in_deletion_stays_in_quarantine() {
     assert_eq!(next_action(&released, Some(&fresh), quarantine), None);
     let end = Timestamp::from_second(60).unwrap();
     assert_eq!(next_action(&released, None, quarantine), Some((ClaimAction::Delete, end)));
-    // A release time in the future starts the quarantine again.
-    let future = Quarantine::ReleasedInFuture;
-    let release = Some((ClaimAction::Release, Timestamp::MIN));
-    assert_eq!(next_action(&released, None, future), release);
-    assert_eq!(next_action(&released, Some(&stale), future), reclaim);
-    assert_eq!(next_action(&released, Some(&fresh), future), None);
 }
 
 /// A simulated API server that accepts only one claim of each name. The lists that its controllers receive may be of

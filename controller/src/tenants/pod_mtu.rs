@@ -44,9 +44,7 @@ pub fn compare(
         });
     };
     // A larger MTU of machines than that of their network is reported elsewhere; larger packets do not arrive.
-    let pools = NetworkPools::new(network, prefixes).ok().flatten();
-    let requested = pools.and_then(|pools| pools.requested_mtu());
-    let machines = requested.map_or(network_mtu, |(_, mtu)| network_mtu.min(mtu.into()));
+    let machines = requested_mtu(network, prefixes).map_or(network_mtu, |mtu| network_mtu.min(mtu));
     let largest = pods.max_mtu(machines, uses_ipv6(network));
     let limit = format!("MTU of machines {machines}, encapsulation {}", join(pods));
     Some(if u32::from(pods.mtu) <= largest {
@@ -66,6 +64,16 @@ pub fn compare(
             ),
         }
     })
+}
+
+/// Returns the MTU that the pools specify. Machines keep the MTU of a pool that is invalid at present, and its MTU is
+/// valid.
+fn requested_mtu(network: &TenantNetwork, prefixes: &[GrantedPrefix]) -> Option<u32> {
+    if let Ok(pools) = NetworkPools::new(network, prefixes) {
+        return pools?.requested_mtu().map(|(_, mtu)| mtu.into());
+    }
+    let pools = [&network.ipv4, &network.ipv6].into_iter().flatten();
+    pools.filter_map(|pool| pool.mtu).min().map(u32::from)
 }
 
 /// Returns true if tunnels between Nodes use IPv6: the network has IPv6 addresses only.

@@ -11,9 +11,6 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use crate::host_loss::observation::Observation;
 
-/// Time by which a release time may be in the future, because the clocks of two controllers differ.
-const MAX_CLOCK_SKEW: SignedDuration = SignedDuration::from_secs(60);
-
 /// Current time of the clocks of this process.
 #[derive(Clone, Copy, Debug)]
 pub struct Clocks {
@@ -23,29 +20,19 @@ pub struct Clocks {
     pub monotonic: Duration,
 }
 
-/// Quarantine of a claim.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Quarantine {
-    /// The claim is not in quarantine.
-    Absent,
-    /// The quarantine ends at this time of the wall clock, unless the clock jumps.
-    Until(Timestamp),
-    /// The release time was in the future when this process read it. The claim must be released again, now.
-    ReleasedInFuture,
-}
-
 /// Released claims of one kind, with the times for which this process has observed them.
 #[derive(Debug)]
 pub struct QuarantineObserver {
     /// Observed releases, by name of the claim.
     releases: BTreeMap<String, ObservedRelease>,
     clocks: Clocks,
+    /// False until the first list of claims.
+    has_observed: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct ObservedRelease {
     released_at: Timestamp,
-    is_in_future: bool,
     observation: Observation,
 }
 
@@ -53,49 +40,42 @@ impl QuarantineObserver {
     /// Returns an observer without claims.
     #[must_use]
     pub const fn new(clocks: Clocks) -> Self {
-        Self { releases: BTreeMap::new(), clocks }
+        Self { releases: BTreeMap::new(), clocks, has_observed: false }
     }
 
     /// Starts to observe new releases, and forgets claims that are no longer released. `released` contains the name and
-    /// the release time of each released claim.
+    /// the release time of each released claim. Only in the first call can a claim have been released before this
+    /// process observed it, so later calls do not use the release time.
     pub fn observe<'a>(
         &mut self,
         released: impl Iterator<Item = (&'a str, Timestamp)>,
         clocks: Clocks,
     ) {
         let mut before = std::mem::take(&mut self.releases);
+        let is_first = !std::mem::replace(&mut self.has_observed, true);
         self.clocks = clocks;
         for (name, released_at) in released {
-            let known = before.remove_entry(name);
-            let (name, release) = known
-                .filter(|(_, one)| one.released_at == released_at)
-                .unwrap_or_else(|| (name.to_owned(), ObservedRelease::new(released_at, clocks)));
+            let known = before.remove_entry(name).filter(|(_, one)| one.released_at == released_at);
+            let (name, release) = known.unwrap_or_else(|| {
+                let observation = if is_first {
+                    Observation::resume(clocks.monotonic, released_at, clocks.wall)
+                } else {
+                    Observation::new(clocks.monotonic)
+                };
+                (name.to_owned(), ObservedRelease { released_at, observation })
+            });
             self.releases.insert(name, release);
         }
     }
 
-    /// Returns the quarantine of a claim, whose duration is `limit`, at the time of the last call of
-    /// [`Self::observe`].
+    /// Returns the time of the wall clock at which the quarantine of a claim ends, whose duration is `limit`, unless the
+    /// clock jumps; `None` if the claim was not released when [`Self::observe`] was called last.
     #[must_use]
-    pub fn quarantine_of(&self, name: &str, limit: SignedDuration) -> Quarantine {
-        let Some(release) = self.releases.get(name) else { return Quarantine::Absent };
-        if release.is_in_future {
-            return Quarantine::ReleasedInFuture;
-        }
+    pub fn quarantine_end(&self, name: &str, limit: SignedDuration) -> Option<Timestamp> {
+        let release = self.releases.get(name)?;
         let remaining = release.observation.remaining(limit.unsigned_abs(), self.clocks.monotonic);
         let remaining = SignedDuration::try_from(remaining).unwrap_or(SignedDuration::MAX);
-        Quarantine::Until(self.clocks.wall.checked_add(remaining).unwrap_or(Timestamp::MAX))
-    }
-}
-
-impl ObservedRelease {
-    fn new(released_at: Timestamp, clocks: Clocks) -> Self {
-        let Clocks { wall, monotonic } = clocks;
-        Self {
-            released_at,
-            is_in_future: released_at.duration_since(wall) > MAX_CLOCK_SKEW,
-            observation: Observation::resume(monotonic, released_at, wall),
-        }
+        Some(self.clocks.wall.checked_add(remaining).unwrap_or(Timestamp::MAX))
     }
 }
 
@@ -113,46 +93,33 @@ mod tests {
         Clocks { wall, monotonic: Duration::from_secs(monotonic) }
     }
 
-    fn quarantine(observer: &mut QuarantineObserver, released: i64, now: Clocks) -> Quarantine {
+    fn quarantine(observer: &mut QuarantineObserver, released: i64, now: Clocks) -> Option<i64> {
         let released = Timestamp::from_second(released).unwrap();
         observer.observe([("a", released)].into_iter(), now);
-        observer.quarantine_of("a", LIMIT)
+        observer.quarantine_end("a", LIMIT).map(Timestamp::as_second)
     }
 
     #[test]
-    fn the_time_of_a_claim_is_read_once() {
-        let until = |second| Quarantine::Until(Timestamp::from_second(second).unwrap());
+    fn the_release_time_is_used_only_once() {
         let mut observer = QuarantineObserver::new(clocks(0, 0));
-        assert_eq!(observer.quarantine_of("a", LIMIT), Quarantine::Absent);
-        assert_eq!(quarantine(&mut observer, 1000, clocks(1000, 10)), until(1300));
+        assert_eq!(observer.quarantine_end("a", LIMIT), None);
+        assert_eq!(quarantine(&mut observer, 1000, clocks(1000, 10)), Some(1300));
         // The wall clock jumps forward and back.
-        assert_eq!(quarantine(&mut observer, 1000, clocks(9000, 20)), until(9290));
-        assert_eq!(quarantine(&mut observer, 1000, clocks(100, 309)), until(101));
-        assert_eq!(quarantine(&mut observer, 1000, clocks(200, 310)), until(200));
-        // A later release has its own quarantine, and a claim that is no longer released has none.
-        assert_eq!(quarantine(&mut observer, 250, clocks(250, 400)), until(550));
+        assert_eq!(quarantine(&mut observer, 1000, clocks(9000, 20)), Some(9290));
+        assert_eq!(quarantine(&mut observer, 1000, clocks(100, 309)), Some(101));
+        assert_eq!(quarantine(&mut observer, 1000, clocks(200, 310)), Some(200));
+        // A later release has the whole quarantine, and a claim that is no longer released has none.
+        assert_eq!(quarantine(&mut observer, 250, clocks(9000, 400)), Some(9300));
         observer.observe(std::iter::empty(), clocks(260, 410));
-        assert_eq!(observer.quarantine_of("a", LIMIT), Quarantine::Absent);
+        assert_eq!(observer.quarantine_end("a", LIMIT), None);
         // A process that starts later uses the wall clock, but observes the claim for a minimum time.
         let mut later = QuarantineObserver::new(clocks(0, 0));
-        assert_eq!(quarantine(&mut later, 1000, clocks(1200, 5)), until(1300));
+        assert_eq!(quarantine(&mut later, 1000, clocks(1200, 5)), Some(1300));
         let mut late = QuarantineObserver::new(clocks(0, 0));
-        assert_eq!(quarantine(&mut late, 1000, clocks(5000, 5)), until(5060));
-    }
-
-    #[test]
-    fn a_release_in_the_future_is_corrected_except_for_a_small_skew() {
-        let mut observer = QuarantineObserver::new(clocks(0, 0));
-        let found = quarantine(&mut observer, 1061, clocks(1000, 5));
-        assert_eq!(found, Quarantine::ReleasedInFuture);
-        // The correction fails and is tried again.
-        let found = quarantine(&mut observer, 1061, clocks(1100, 105));
-        assert_eq!(found, Quarantine::ReleasedInFuture);
-        let until = Quarantine::Until(Timestamp::from_second(1400).unwrap());
-        assert_eq!(quarantine(&mut observer, 1100, clocks(1100, 105)), until);
-        let mut skewed = QuarantineObserver::new(clocks(0, 0));
-        let until = Quarantine::Until(Timestamp::from_second(1300).unwrap());
-        assert_eq!(quarantine(&mut skewed, 1060, clocks(1000, 5)), until);
+        assert_eq!(quarantine(&mut late, 1000, clocks(5000, 5)), Some(5060));
+        // A release time in the future does not prolong the quarantine.
+        let mut early = QuarantineObserver::new(clocks(0, 0));
+        assert_eq!(quarantine(&mut early, 9000, clocks(1000, 5)), Some(1300));
     }
 
     proptest! {
@@ -164,18 +131,11 @@ mod tests {
             steps in prop::collection::vec((1_u64..100, -100_000_i64..100_000), 400),
         ) {
             let start = 1_000_000_i64;
-            let mut released = start - age;
             let mut observer = QuarantineObserver::new(clocks(start, 0));
             let (mut wall, mut monotonic, mut deleted_at) = (start, 0_u64, None::<u64>);
             for (step, jump) in steps {
-                let now = clocks(wall, monotonic);
-                let mut found = quarantine(&mut observer, released, now);
-                if found == Quarantine::ReleasedInFuture {
-                    prop_assert!(monotonic == 0, "only the first observation corrects the time");
-                    released = wall;
-                    found = quarantine(&mut observer, released, now);
-                }
-                if matches!(found, Quarantine::Until(end) if end <= now.wall) {
+                let end = quarantine(&mut observer, start - age, clocks(wall, monotonic));
+                if end.unwrap() <= wall {
                     deleted_at = Some(monotonic);
                     break;
                 }

@@ -14,7 +14,7 @@ pub struct PodNetwork {
     pub mtu: u16,
     /// Tunnels that the network plugin uses between Nodes, whose overheads are added. An empty list means none: native
     /// routing, or BGP.
-    #[schemars(length(max = 4))]
+    #[schemars(length(max = 4), extend("x-kubernetes-list-type" = "set"))]
     pub encapsulation: Vec<PodEncapsulation>,
 }
 

@@ -19,7 +19,7 @@ use crate::run::context::INFRA_CONFIG;
 use crate::tenants::addresses::release::{
     ClaimAction, ClaimOwner, next_action, quarantine_duration,
 };
-use crate::tenants::quarantine::{Clocks, Quarantine, QuarantineObserver};
+use crate::tenants::quarantine::{Clocks, QuarantineObserver};
 
 /// Time for which changes are collected before garbage collection runs.
 const DEBOUNCE: Duration = Duration::from_secs(1);
@@ -34,7 +34,7 @@ struct DueAction<'a> {
     claim: &'a AddressClaim,
     action: ClaimAction,
     owner: ClaimOwner,
-    quarantine: Quarantine,
+    quarantine_end: Option<Timestamp>,
 }
 
 /// Garbage-collects AddressClaims until the future is dropped. The caller waits until all stores have their first list.
@@ -89,10 +89,10 @@ impl MachineContext {
                 machine_was_deleted: deleted.contains(&(namespace.clone(), name.clone())),
             };
             let name = claim.metadata.name.as_deref().unwrap_or_default();
-            let quarantine = observer.quarantine_of(name, limit);
-            match next_action(claim, owner, quarantine) {
+            let quarantine_end = observer.quarantine_end(name, limit);
+            match next_action(claim, owner, quarantine_end) {
                 Some((action, due)) if due <= now => {
-                    due_actions.push(DueAction { claim, action, owner, quarantine });
+                    due_actions.push(DueAction { claim, action, owner, quarantine_end });
                 }
                 Some((_, due)) => next = Some(next.map_or(due, |next| next.min(due))),
                 None => {}
@@ -120,7 +120,7 @@ impl MachineContext {
     /// Executes an action on a claim if the action is still due according to the API server. The stores may be stale,
     /// and they lack a VirtualMachine whose label `md` was removed.
     async fn apply_claim_action(&self, due_action: DueAction<'_>) -> Result<(), RequestError> {
-        let DueAction { claim, action, owner: stored, quarantine } = due_action;
+        let DueAction { claim, action, owner: stored, quarantine_end } = due_action;
         let tenant_name = &claim.spec.tenant;
         let api: Api<DynamicObject> =
             Api::all_with(self.client.clone(), &ApiResource::erase::<TenantCluster>(&()));
@@ -132,7 +132,7 @@ impl MachineContext {
             machine_exists: self.machine_exists(&claim.spec.machine).await?,
             ..stored
         };
-        let current = next_action(claim, owner, quarantine);
+        let current = next_action(claim, owner, quarantine_end);
         if current.is_none_or(|(current, due)| current != action || due > Timestamp::now()) {
             return Ok(());
         }
@@ -149,8 +149,7 @@ impl MachineContext {
             }
             ClaimAction::Release => {
                 let machine = &claim.spec.machine.name;
-                let is_correction = quarantine == Quarantine::ReleasedInFuture;
-                tracing::info!(claim = %name, %machine, is_correction, "starting the quarantine of an AddressClaim");
+                tracing::info!(claim = %name, %machine, "starting the quarantine of an AddressClaim");
                 self.set_released_at(claim, &json!(berth_api::Time(Timestamp::now()))).await
             }
         }

@@ -15,7 +15,7 @@ use super::error::{Error, none_if_not_found, with_request};
 use crate::tenants::claim_gc::{ClaimAction, LiveTenant, due_actions, next_action};
 use crate::tenants::claims::quarantine_duration;
 use crate::tenants::network_id::NetworkId;
-use crate::tenants::quarantine::{Clocks, Quarantine, QuarantineObserver};
+use crate::tenants::quarantine::{Clocks, QuarantineObserver};
 
 /// Time after a change for which further changes are collected before the garbage collection runs.
 const DEBOUNCE: Duration = Duration::from_secs(1);
@@ -42,13 +42,14 @@ pub(super) async fn run(context: &TenantContext) {
             Some((claim.metadata.name.as_deref()?, released_at))
         });
         vlan_observer.observe(released, now);
-        let quarantine_of = |claim: &VlanClaim| {
+        let quarantine_end_of = |claim: &VlanClaim| {
             let name = claim.metadata.name.as_deref().unwrap_or_default();
-            vlan_observer.quarantine_of(name, limit)
+            vlan_observer.quarantine_end(name, limit)
         };
-        let (claim_actions, next) = due_actions(&claims, &live_tenants, quarantine_of, now.wall);
+        let (claim_actions, next) =
+            due_actions(&claims, &live_tenants, quarantine_end_of, now.wall);
         for (claim, action) in claim_actions {
-            match context.apply_claim_action(claim, action, quarantine_of(claim)).await {
+            match context.apply_claim_action(claim, action, quarantine_end_of(claim)).await {
                 // After a conflict with another client, the watch delivers the new version, which triggers the next
                 // run.
                 Ok(()) | Err(Error::ChangedConcurrently(_)) => {}
@@ -79,11 +80,12 @@ impl TenantContext {
         &self,
         claim: &VlanClaim,
         action: ClaimAction,
-        quarantine: Quarantine,
+        quarantine_end: Option<Timestamp>,
     ) -> Result<(), Error> {
         let fresh = self.get_tenant(&claim.spec.tenant).await?;
         let fresh = fresh.filter(|one| one.uid().as_ref() == Some(&claim.spec.tenant_uid));
-        let current = next_action(claim, fresh.as_ref().map(to_live_tenant).as_ref(), quarantine);
+        let current =
+            next_action(claim, fresh.as_ref().map(to_live_tenant).as_ref(), quarantine_end);
         if current.is_none_or(|(current, _)| current != action) {
             return Ok(());
         }
@@ -91,9 +93,8 @@ impl TenantContext {
         match action {
             ClaimAction::Reclaim => self.set_released_at(claim, Value::Null).await,
             ClaimAction::Release => {
-                let is_correction = quarantine == Quarantine::ReleasedInFuture;
                 tracing::info!(
-                    claim = %name, tenant = %claim.spec.tenant, is_correction,
+                    claim = %name, tenant = %claim.spec.tenant,
                     "starting the quarantine of a VlanClaim"
                 );
                 self.set_released_at(claim, json!(Timestamp::now())).await

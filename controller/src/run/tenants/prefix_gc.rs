@@ -15,7 +15,7 @@ use crate::tenants::addresses::release::is_released;
 use crate::tenants::claim_gc::ClaimAction;
 use crate::tenants::claims::quarantine_duration;
 use crate::tenants::prefixes::release::next_action;
-use crate::tenants::quarantine::{Clocks, Quarantine, QuarantineObserver};
+use crate::tenants::quarantine::{Clocks, QuarantineObserver};
 
 impl TenantContext {
     /// Executes all actions that are due. Returns the time at which the next action is due.
@@ -38,10 +38,10 @@ impl TenantContext {
         for claim in &all {
             let tenant = tenants.get(&claim.spec.tenant_uid).map(Arc::as_ref);
             let name = claim.metadata.name.as_deref().unwrap_or_default();
-            let quarantine = observer.quarantine_of(name, limit);
-            match next_action(claim, tenant, self.has_addresses_in(claim), quarantine) {
+            let quarantine_end = observer.quarantine_end(name, limit);
+            match next_action(claim, tenant, self.has_addresses_in(claim), quarantine_end) {
                 Some((action, due)) if due <= now => {
-                    match self.apply_prefix_action(claim, action, quarantine).await {
+                    match self.apply_prefix_action(claim, action, quarantine_end).await {
                         // After a conflict with another client, the watch delivers the new version, which triggers the
                         // next run.
                         Ok(()) | Err(Error::ChangedConcurrently(_)) => {}
@@ -74,12 +74,12 @@ impl TenantContext {
         &self,
         claim: &PrefixClaim,
         action: ClaimAction,
-        quarantine: Quarantine,
+        quarantine_end: Option<Timestamp>,
     ) -> Result<(), Error> {
         let fresh = self.get_tenant(&claim.spec.tenant).await?;
         let fresh = fresh.filter(|one| one.uid().as_ref() == Some(&claim.spec.tenant_uid));
         let has_addresses = self.has_addresses_in(claim);
-        let current = next_action(claim, fresh.as_ref(), has_addresses, quarantine);
+        let current = next_action(claim, fresh.as_ref(), has_addresses, quarantine_end);
         if current.is_none_or(|(current, _)| current != action) {
             return Ok(());
         }
@@ -89,9 +89,8 @@ impl TenantContext {
                 self.set_prefix_released_at(claim, &Value::Null).await.map(drop)
             }
             ClaimAction::Release => {
-                let is_correction = quarantine == Quarantine::ReleasedInFuture;
                 tracing::info!(
-                    claim = %name, tenant = %claim.spec.tenant, is_correction,
+                    claim = %name, tenant = %claim.spec.tenant,
                     "starting the quarantine of a PrefixClaim"
                 );
                 self.set_prefix_released_at(claim, &json!(Timestamp::now())).await.map(drop)

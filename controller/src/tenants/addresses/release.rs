@@ -6,7 +6,6 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
 
 use crate::managed_by::is_created_by_berth;
-use crate::tenants::quarantine::Quarantine;
 
 /// Default of `spec.addressQuarantineSeconds` of InfraConfig, in seconds.
 const DEFAULT_QUARANTINE_SECONDS: u32 = 300;
@@ -31,7 +30,7 @@ pub struct ClaimOwner {
 /// from the API server and compute the action again, because a store may lack the newest objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClaimAction {
-    /// Start the quarantine of the claim, or start it again because its release time was in the future.
+    /// Start the quarantine of the claim.
     Release,
     /// End the quarantine of the claim, because its machine exists.
     Reclaim,
@@ -76,7 +75,7 @@ pub fn quarantine_end(claim: &AddressClaim, quarantine: SignedDuration) -> Optio
 pub fn next_action(
     claim: &AddressClaim,
     owner: ClaimOwner,
-    quarantine: Quarantine,
+    quarantine_end: Option<Timestamp>,
 ) -> Option<(ClaimAction, Timestamp)> {
     // A claim that an administrator created is never changed or deleted.
     if !is_created_by_berth(claim.labels()) {
@@ -91,10 +90,8 @@ pub fn next_action(
         let is_adopted = owner.tenant_has_other_uid && is_in_namespace;
         return is_adopted.then_some((ClaimAction::Adopt, Timestamp::MIN));
     }
-    match quarantine {
-        Quarantine::Absent => {}
-        Quarantine::Until(end) => return Some((ClaimAction::Delete, end)),
-        Quarantine::ReleasedInFuture => return Some((ClaimAction::Release, Timestamp::MIN)),
+    if let Some(end) = quarantine_end {
+        return Some((ClaimAction::Delete, end));
     }
     if owner.machine_was_deleted {
         return Some((ClaimAction::Release, Timestamp::MIN));
@@ -142,16 +139,11 @@ mod tests {
             (&quarantined, lost, Some((ClaimAction::Delete, at(2300)))),
             (&quarantined, orphan, Some((ClaimAction::Delete, at(2300)))),
         ] {
-            let quarantine =
-                quarantine_end(claim, limit).map_or(Quarantine::Absent, Quarantine::Until);
-            assert_eq!(next_action(claim, owner, quarantine), expected, "{owner:?}");
+            let end = quarantine_end(claim, limit);
+            assert_eq!(next_action(claim, owner, end), expected, "{owner:?}");
             let mut reserved = claim.clone();
             reserved.metadata.labels = None;
-            assert_eq!(next_action(&reserved, owner, quarantine), None, "{owner:?}");
-        }
-        for (owner, action) in [(owner, ClaimAction::Reclaim), (lost, ClaimAction::Release)] {
-            let next = next_action(&quarantined, owner, Quarantine::ReleasedInFuture);
-            assert_eq!(next, Some((action, Timestamp::MIN)));
+            assert_eq!(next_action(&reserved, owner, end), None, "{owner:?}");
         }
         let config =
             InfraConfigSpec { address_quarantine_seconds: Some(0), ..InfraConfigSpec::default() };

@@ -10,7 +10,6 @@ use super::super::release::next_action;
 use super::test_helpers::claim;
 use super::*;
 use crate::tenants::claim_gc::ClaimAction;
-use crate::tenants::quarantine::Quarantine;
 
 fn config(pools: Value) -> InfraConfigSpec {
     serde_json::from_value(json!({"addressPools": pools, "vlanQuarantineSeconds": 5})).unwrap()
@@ -292,8 +291,7 @@ impl SimulatedServer {
             let tenant =
                 tenant.filter(|one| one.metadata.uid.as_ref() == Some(&claim.spec.tenant_uid));
             let end = quarantine_end(&claim, config);
-            let quarantine = end.map_or(Quarantine::Absent, Quarantine::Until);
-            let due = next_action(&claim, tenant, false, quarantine);
+            let due = next_action(&claim, tenant, false, end);
             let Some((action, _)) = due.filter(|(_, due)| *due <= now) else { continue };
             let name = claim.name_any();
             let released = json!({"releasedAt": now.to_string()});

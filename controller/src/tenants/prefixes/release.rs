@@ -10,7 +10,6 @@ use crate::tenants::addresses::family::Family;
 use crate::tenants::addresses::resolved::PoolSource;
 use crate::tenants::claim_gc::{ClaimAction, claim_action};
 use crate::tenants::claims::quarantine_duration;
-use crate::tenants::quarantine::Quarantine;
 
 /// Returns the end of a claim's quarantine; `None` if the claim is not in quarantine.
 #[must_use]
@@ -21,13 +20,13 @@ pub fn quarantine_end(claim: &PrefixClaim, config: &InfraConfigSpec) -> Option<T
 
 /// Returns the next action on a claim, and the time at which it is due. `tenant` is the tenant with the UID in the
 /// claim, or `None` if the tenant does not exist. `has_addresses` is true if machines of the tenant have addresses in
-/// the prefix. `quarantine` is the quarantine of the claim.
+/// the prefix. `quarantine_end` is the end of the quarantine of a released claim.
 #[must_use]
 pub fn next_action(
     claim: &PrefixClaim,
     tenant: Option<&TenantCluster>,
     has_addresses: bool,
-    quarantine: Quarantine,
+    quarantine_end: Option<Timestamp>,
 ) -> Option<(ClaimAction, Timestamp)> {
     // A claim without Berth's label was created by an administrator, and is never changed or deleted.
     if !is_created_by_berth(claim.labels()) {
@@ -37,7 +36,7 @@ pub fn next_action(
         None => false,
         Some(tenant) => is_needed_by(claim, tenant)? || has_addresses,
     };
-    claim_action(is_needed, quarantine)
+    claim_action(is_needed, quarantine_end)
 }
 
 /// Returns true if a tenant needs the prefix of a claim. Returns `None` if a prefix that the tenant requests from a
@@ -84,10 +83,7 @@ mod tests {
         let release = Some((ClaimAction::Release, Timestamp::MIN));
         let reclaim = Some((ClaimAction::Reclaim, Timestamp::MIN));
         let delete = Some((ClaimAction::Delete, Timestamp::from_second(3700).unwrap()));
-        let quarantine = |claim: &PrefixClaim| {
-            quarantine_end(claim, &InfraConfigSpec::default())
-                .map_or(Quarantine::Absent, Quarantine::Until)
-        };
+        let quarantine = |claim: &PrefixClaim| quarantine_end(claim, &InfraConfigSpec::default());
         for (tenant, has_addresses, expected) in [
             (Some(tenant(&from_pool(), &["10.1.0.0/24"])), false, [None, reclaim]),
             // The tenant's status contains no prefix yet.
@@ -106,7 +102,7 @@ mod tests {
         }
         let mut reserved = held;
         reserved.metadata.labels = None;
-        assert_eq!(next_action(&reserved, None, false, Quarantine::Absent), None);
+        assert_eq!(next_action(&reserved, None, false, None), None);
         let mut unreadable = tenant(&from_pool(), &[]);
         unreadable.spec.network = None;
         assert_eq!(next_action(&released, Some(&unreadable), false, quarantine(&released)), None);
