@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs all tests for `make test`, after the build. Most test programs wait most of the time, so five run in parallel, of
+# Runs all tests for `make test`, after the build. Most test programs wait most of the time, so four run in parallel, of
 # which at most three use emulated hosts. The last lines count the passed, failed and skipped tests.
 # usage: tests/run.sh [CARGO TEST OPTION...]
 set -u
@@ -50,8 +50,8 @@ awk -v long_rest=' berth_controller dhcp kubevirt_vectors ' -v long='networks!ad
 # Documentation tests have no program.
 echo "$PWD doc $*" >>"$PROGRAM_LOGS/jobs"
 count=$(($(wc -l <"$PROGRAM_LOGS/programs") + 1 + $(grep -c '!' "$PROGRAM_LOGS/jobs")))
-echo "running $count test programs, five in parallel; each shows its results when it ends"
-xargs -P 5 -L 1 ./tests/job.sh <"$PROGRAM_LOGS/jobs" 2>&1 | tee "$log"
+echo "running $count test programs, four in parallel; each shows its results when it ends"
+xargs -P 4 -L 1 ./tests/job.sh <"$PROGRAM_LOGS/jobs" 2>&1 | tee "$log"
 
 results=$PROGRAM_LOGS/results
 sum() { # adds the numbers before a word in the result lines
