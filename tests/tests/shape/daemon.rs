@@ -88,10 +88,10 @@ pub(super) fn daemon_maintains_the_desired_state(host: &mut Host) {
         host,
         &format!("grep -q '\\[never\\]' {TRANSPARENT_HUGEPAGE_FILE} && grep -qx 32 {POOL_FILE}"),
     );
-    assert!(
-        http_get(host, "/metrics").1.contains("berth_agent_drift_total 2"),
-        "{}",
-        http_get(host, "/metrics").1
+    // The metrics change at the end of the cycle, after the settings.
+    wait_until(
+        host,
+        "curl -s http://127.0.0.1:9477/metrics | grep -q '^berth_agent_drift_total 2$'",
     );
 
     // One part of a manifest is invalid: the agent applies the other parts, and reverts nothing of the invalid
@@ -102,6 +102,7 @@ pub(super) fn daemon_maintains_the_desired_state(host: &mut Host) {
     );
     wait_until(host, &format!("grep -q '\\[always\\]' {TRANSPARENT_HUGEPAGE_FILE}"));
     host.run_checked(&format!("grep -qx 32 {POOL_FILE}")).unwrap();
+    wait_until(host, "curl -s http://127.0.0.1:9477/report | grep -q InvalidSpec");
     let seen = read_report(host);
     assert_eq!(condition(&seen, "HostTuned").1, "InvalidSpec");
     assert!(http_get(host, "/metrics").1.contains("berth_agent_manifest_faults 1"));
