@@ -17,6 +17,7 @@ pub mod binding_plugins;
 pub mod claim_gc;
 pub mod claims;
 pub mod cluster;
+pub mod comparison;
 pub mod deletion;
 pub mod exposure;
 pub mod fault;

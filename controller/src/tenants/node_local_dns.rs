@@ -11,6 +11,8 @@ use std::sync::Arc;
 use berth_api::{ConditionReason, TenantCluster};
 use k8s_openapi::api::core::v1::ConfigMap;
 
+use super::comparison::Comparison;
+
 /// Name of the ConfigMap of NodeLocal DNSCache in the namespace kube-system.
 pub const NODE_LOCAL_DNS: &str = "node-local-dns";
 /// Type of the condition that is true if the addresses differ. The condition is absent if the infra cluster has no
@@ -23,16 +25,6 @@ const DEFAULT_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(169, 254, 20, 10));
 const COREFILE: &str = "Corefile";
 /// Maximum number of addresses that are compared. NodeLocal DNSCache usually has one or two addresses of each family.
 const MAX_ADDRESSES: usize = 16;
-
-/// Status, reason and message of the condition.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DnsComparison {
-    /// `True`, `False` or `Unknown`.
-    pub status: &'static str,
-    pub reason: ConditionReason,
-    /// Message of the condition.
-    pub message: String,
-}
 
 /// Returns the addresses of the plugin `bind` in a Corefile. Words that are not addresses, such as placeholders, are
 /// ignored.
@@ -59,10 +51,10 @@ pub fn bound_addresses<'m>(
 /// Compares the address in the TenantCluster with `infra`, the addresses in the infra cluster. Returns `None` if
 /// `infra` is empty, or if the TenantCluster has no address and `infra` does not contain the default address.
 #[must_use]
-pub fn compare(tenant: &TenantCluster, infra: &BTreeSet<IpAddr>) -> Option<DnsComparison> {
+pub fn compare(tenant: &TenantCluster, infra: &BTreeSet<IpAddr>) -> Option<Comparison> {
     let field = "spec.nodeLocalDNSAddress";
     let Some(address) = tenant.spec.node_local_dns_address else {
-        return infra.contains(&DEFAULT_ADDRESS).then(|| DnsComparison {
+        return infra.contains(&DEFAULT_ADDRESS).then(|| Comparison {
             status: "Unknown",
             reason: ConditionReason::TenantAddressUnknown,
             message: format!(
@@ -73,7 +65,7 @@ pub fn compare(tenant: &TenantCluster, infra: &BTreeSet<IpAddr>) -> Option<DnsCo
     };
     let first = infra.first()?;
     Some(if infra.contains(&address) {
-        DnsComparison {
+        Comparison {
             status: "False",
             reason: ConditionReason::AddressCollision,
             message: format!(
@@ -84,7 +76,7 @@ pub fn compare(tenant: &TenantCluster, infra: &BTreeSet<IpAddr>) -> Option<DnsCo
             ),
         }
     } else {
-        DnsComparison {
+        Comparison {
             status: "True",
             reason: ConditionReason::AddressesDistinct,
             message: format!("{address} in the tenant's cluster, {first} in the infra cluster"),

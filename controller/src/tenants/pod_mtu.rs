@@ -6,6 +6,7 @@ use berth_api::{
 };
 
 use super::addresses::pools::NetworkPools;
+use super::comparison::Comparison;
 
 /// Type of the condition that is true if packets of pods fit into the packets of machines. It is absent without
 /// `spec.network.podNetwork`.
@@ -13,17 +14,6 @@ pub const POD_MTU_FITS: &str = "PodMTUFits";
 
 /// Field that declares the MTU.
 const FIELD: &str = "spec.network.podNetwork.mtu";
-
-/// Status, reason and message of the condition.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PodMtuComparison {
-    /// `True`, `False` or `Unknown`.
-    pub status: &'static str,
-    /// Reason of the condition.
-    pub reason: ConditionReason,
-    /// Message of the condition.
-    pub message: String,
-}
 
 /// Compares the MTU of the pod network with that of the machines. `prefixes` are the prefixes that the network has from
 /// the pools in InfraConfig, and `network_mtu` is the MTU of the network. Returns `None` if the TenantCluster does not
@@ -33,11 +23,11 @@ pub fn compare(
     tenant: &TenantCluster,
     prefixes: &[GrantedPrefix],
     network_mtu: Option<u32>,
-) -> Option<PodMtuComparison> {
+) -> Option<Comparison> {
     let network = tenant.spec.network.as_ref()?;
     let pods = network.pod_network.as_ref()?;
     let Some(network_mtu) = network_mtu else {
-        return Some(PodMtuComparison {
+        return Some(Comparison {
             status: "Unknown",
             reason: ConditionReason::MtuUnknown,
             message: format!("no host reports the MTU of network {}", network.name),
@@ -48,13 +38,13 @@ pub fn compare(
     let largest = pods.max_mtu(machines, uses_ipv6(network));
     let limit = format!("MTU of machines {machines}, encapsulation {}", join(pods));
     Some(if u32::from(pods.mtu) <= largest {
-        PodMtuComparison {
+        Comparison {
             status: "True",
             reason: ConditionReason::PodMtuFits,
             message: format!("pods have the MTU {}, at most {largest} fit ({limit})", pods.mtu),
         }
     } else {
-        PodMtuComparison {
+        Comparison {
             status: "False",
             reason: ConditionReason::PodMtuTooLarge,
             message: format!(
@@ -96,7 +86,7 @@ mod tests {
 
     use super::*;
 
-    fn compare_pods(network: Value, mtu: Option<u32>) -> Option<PodMtuComparison> {
+    fn compare_pods(network: Value, mtu: Option<u32>) -> Option<Comparison> {
         let mut all = json!({"name": "trunk"});
         all.as_object_mut().unwrap().extend(network.as_object().unwrap().clone());
         let spec = serde_json::from_value(json!({"network": all})).unwrap();

@@ -9,10 +9,11 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
+use super::comparison::Comparison;
 use super::fault::{Fault, join_names_limited};
 use super::network_id::NetworkId;
-use super::node_local_dns::{DnsComparison, NODE_LOCAL_DNS_DISTINCT};
-use super::pod_mtu::{POD_MTU_FITS, PodMtuComparison};
+use super::node_local_dns::NODE_LOCAL_DNS_DISTINCT;
+use super::pod_mtu::POD_MTU_FITS;
 use crate::managed_fields::{conditions_are_atomic, with_existing_conditions};
 
 /// Types of the conditions that the reconciler of tenants writes. The reconciler of MachineDeployments writes
@@ -88,10 +89,10 @@ pub struct TenantParts {
     /// Result of the comparison of the tenant's name servers with the addresses of NodeLocal DNSCache; `None` if the
     /// infra cluster has no NodeLocal DNSCache. It does not affect the condition `Ready`, because machines may have
     /// other name servers.
-    pub node_local_dns: Option<DnsComparison>,
+    pub node_local_dns: Option<Comparison>,
     /// Result of the comparison of the MTU of the tenant's pod network with that of the machines; `None` if the spec
     /// does not declare the pod network. It does not affect the condition `Ready`, because only large packets are lost.
-    pub pod_mtu: Option<PodMtuComparison>,
+    pub pod_mtu: Option<Comparison>,
 }
 
 impl TenantParts {
@@ -184,20 +185,12 @@ pub fn desired_status(
         )
     };
     conditions.insert(0, new_condition(tenant, "Ready", ready.0, ready.1, ready.2, now));
-    if let Some(DnsComparison { status, reason, message }) = parts.node_local_dns.clone() {
-        let reason = reason.as_str();
-        conditions.push(new_condition(
-            tenant,
-            NODE_LOCAL_DNS_DISTINCT,
-            status,
-            reason,
-            message,
-            now,
-        ));
-    }
-    if let Some(PodMtuComparison { status, reason, message }) = parts.pod_mtu.clone() {
-        let reason = reason.as_str();
-        conditions.push(new_condition(tenant, POD_MTU_FITS, status, reason, message, now));
+    let comparisons =
+        [(NODE_LOCAL_DNS_DISTINCT, &parts.node_local_dns), (POD_MTU_FITS, &parts.pod_mtu)];
+    for (type_, comparison) in comparisons {
+        if let Some(Comparison { status, reason, message }) = comparison.clone() {
+            conditions.push(new_condition(tenant, type_, status, reason.as_str(), message, now));
+        }
     }
     TenantClusterStatus {
         observed_generation: tenant.metadata.generation,
@@ -459,7 +452,7 @@ mod tests {
 
     #[test]
     fn a_dns_collision_is_not_a_part_of_ready() {
-        let comparison = DnsComparison {
+        let comparison = Comparison {
             status: "False",
             reason: ConditionReason::AddressCollision,
             message: String::new(),
@@ -473,12 +466,12 @@ mod tests {
 
     #[test]
     fn a_large_mtu_of_pods_is_not_a_part_of_ready() {
-        let comparison = PodMtuComparison {
+        let comparison = Comparison {
             status: "False",
             reason: ConditionReason::PodMtuTooLarge,
             message: String::new(),
         };
-        let find = |pod_mtu: Option<PodMtuComparison>, type_: &str| {
+        let find = |pod_mtu: Option<Comparison>, type_: &str| {
             let parts = TenantParts { pod_mtu, ..ready_parts() };
             let status = desired_status(&tenant(), &parts, timestamp_at(0));
             let found = status.conditions.into_iter().find(|one| one.type_ == type_);
