@@ -6,6 +6,7 @@ pub mod cluster;
 pub mod controller;
 pub mod data;
 pub mod demo;
+pub mod drain_observer;
 pub mod host;
 pub mod kubevirt;
 pub mod lscpu;

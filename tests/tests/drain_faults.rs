@@ -9,24 +9,18 @@
     reason = "tests show their progress, and fail by panicking"
 )]
 
-#[path = "drain_faults/observer.rs"]
-mod observer;
-#[path = "drain_faults/record.rs"]
-mod record;
-
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant, SystemTime};
 
 use berth_api::names::{REMOVAL_ANNOTATION, REMOVAL_SINCE_ANNOTATION};
 use berth_tests::cluster::{condition, web_deployment};
 use berth_tests::controller::Controller;
+use berth_tests::drain_observer::Observer;
 use berth_tests::simulated::{KubeVirt, Kubelets, MachineNodes, Random};
 use berth_tests::tenant_clusters::{Clusters, is_in_namespace};
 use berth_tests::wait;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
-
-use observer::Observer;
 
 const NAMESPACE: &str = "cluster-shop";
 /// Name of the controller's log. Each controller has the same identity, so a new controller acquires the Lease of the

@@ -1,11 +1,13 @@
-//! Observes drains with separate watches of both API servers.
+//! Observes drains of a tenant's Nodes with separate watches of both API servers.
+
+#![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
+
+mod record;
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use berth_tests::simulated::{create_client, create_runtime};
-use berth_tests::tenant_clusters::Clusters;
 use futures::TryStreamExt as _;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
@@ -15,11 +17,13 @@ use kube::api::{
 use kube::{Api, Client, ResourceExt as _};
 use tokio::runtime::Runtime;
 
-use super::record::{Event, Record};
+use crate::simulated::{create_client, create_runtime};
+use crate::tenant_clusters::Clusters;
+use record::{Event, Record};
 
 /// Running observation, stopped on drop.
 #[derive(Debug)]
-pub(crate) struct Observer {
+pub struct Observer {
     runtime: Option<Runtime>,
     record: Arc<Mutex<Record>>,
 }
@@ -37,7 +41,8 @@ enum Kind {
 impl Observer {
     /// Starts the observation. No objects may exist yet. `minimum` is the number of pods of each app that must be
     /// healthy.
-    pub(crate) fn start(clusters: &Clusters, minimum: usize) -> Self {
+    #[must_use]
+    pub fn start(clusters: &Clusters, minimum: usize) -> Self {
         let runtime = create_runtime().unwrap();
         let record = Arc::new(Mutex::new(Record::new(minimum)));
         let (infra, tenant) = (clusters.infra.kubeconfig(), clusters.tenant.kubeconfig());
@@ -66,12 +71,15 @@ impl Observer {
     }
 
     /// Returns the number of Nodes that were drained and deleted.
-    pub(crate) fn drained_nodes(&self) -> usize {
+    #[must_use]
+    pub fn drained_nodes(&self) -> usize {
         lock(&self.record).drained_nodes()
     }
 
-    /// Returns the result of [`Record::violations`].
-    pub(crate) fn violations(&self) -> Vec<String> {
+    /// Returns the violations of the rules of drains. Events of different kinds may arrive out of order, so a violation
+    /// may disappear when later events arrive.
+    #[must_use]
+    pub fn violations(&self) -> Vec<String> {
         lock(&self.record).violations()
     }
 }
