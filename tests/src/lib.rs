@@ -7,6 +7,7 @@ pub mod controller;
 pub mod data;
 pub mod demo;
 pub mod drain_observer;
+pub mod drain_testbed;
 pub mod host;
 pub mod kubevirt;
 pub mod lscpu;
