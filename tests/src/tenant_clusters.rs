@@ -97,6 +97,22 @@ impl Clusters {
         clusters
     }
 
+    /// Starts both control planes like [`Self::start_for_drains`], for a test that also drains hosts of the infra cluster.
+    /// The infra cluster has migrations, and its controller manager does not mark hosts as not ready either.
+    #[must_use]
+    pub fn start_for_host_drains(log: &'static str) -> Self {
+        let options = ControlPlaneOptions {
+            has_controllers: true,
+            has_kubevirt: true,
+            ..ControlPlaneOptions::default()
+        };
+        let clusters = Self::start_with(log, options, options);
+        let migrations = "virtualmachineinstancemigrations.kubevirt.io";
+        clusters.infra.install_kubevirt_crds(&[migrations]).unwrap();
+        clusters.grant_permissions(&[]);
+        clusters
+    }
+
     /// Applies the output of `render --tenant-rbac`, with further options, in the tenant's cluster.
     pub fn grant_permissions(&self, options: &[&str]) {
         let program = crate::program("berth-controller");

@@ -6,6 +6,7 @@ mod kubelets;
 mod kubevirt;
 mod machine_nodes;
 mod random;
+mod vm_hosts;
 
 use std::path::Path;
 
@@ -19,6 +20,7 @@ pub use kubelets::Kubelets;
 pub use kubevirt::KubeVirt;
 pub use machine_nodes::MachineNodes;
 pub use random::Random;
+pub use vm_hosts::VmHosts;
 
 /// Creates a client with the permissions of a kubeconfig.
 ///
