@@ -2,11 +2,12 @@
 
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
+mod availability;
 mod record;
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::TryStreamExt as _;
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -64,8 +65,9 @@ impl Observer {
             }
             all
         });
+        let begin = Instant::now();
         for (kind, (api, version)) in all {
-            runtime.spawn(observe(kind, api, version, Arc::clone(&record)));
+            runtime.spawn(observe(kind, api, version, begin, Arc::clone(&record)));
         }
         Self { runtime: Some(runtime), record }
     }
@@ -74,6 +76,12 @@ impl Observer {
     #[must_use]
     pub fn drained_nodes(&self) -> usize {
         lock(&self.record).drained_nodes()
+    }
+
+    /// Sets the number of machines that must be available whenever the removal of a machine begins; with `None`, it is
+    /// not verified.
+    pub fn require_machines(&self, minimum: Option<usize>) {
+        lock(&self.record).availability.minimum = minimum;
     }
 
     /// Returns the violations of the rules of drains. Events of different kinds may arrive out of order, so a violation
@@ -109,6 +117,7 @@ async fn observe(
     kind: Kind,
     api: Api<DynamicObject>,
     mut version: String,
+    begin: Instant,
     record: Arc<Mutex<Record>>,
 ) {
     loop {
@@ -128,7 +137,7 @@ async fn observe(
                         }
                     };
                     version = object.resource_version().unwrap_or_default();
-                    record_event(&kind, is_deleted, &object, &record).await;
+                    record_event(&kind, begin.elapsed(), is_deleted, &object, &record).await;
                 }
             }
             Err(kube::Error::Api(status)) if status.code == 410 => {
@@ -149,21 +158,24 @@ fn record_lost_events(record: &Mutex<Record>, kind: &Kind, message: &str) {
 
 async fn record_event(
     kind: &Kind,
+    at: Duration,
     is_deleted: bool,
     object: &DynamicObject,
     record: &Mutex<Record>,
 ) {
     let version = object.resource_version().and_then(|version| version.parse().ok());
-    let event = Event { version: version.unwrap_or_default(), is_deleted, object };
+    let event = Event { version: version.unwrap_or_default(), at, is_deleted, object };
     match kind {
         Kind::Node => lock(record).handle_node(event),
         Kind::Pod => lock(record).handle_pod(event),
         Kind::Volume => lock(record).handle_volume(event),
-        Kind::Machine(nodes) if is_deleted => {
-            let violation = violation_of_machine(nodes, object, record).await;
-            lock(record).other_violations.extend(violation);
+        Kind::Machine(nodes) => {
+            lock(record).handle_machine(event);
+            if is_deleted {
+                let violation = violation_of_machine(nodes, object, record).await;
+                lock(record).other_violations.extend(violation);
+            }
         }
-        Kind::Machine(_) => {}
     }
 }
 

@@ -3,16 +3,21 @@
 //! etcd.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
 use serde_json::Value;
+
+use super::availability::Availability;
 
 /// An event of a watch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Event<'a> {
     /// Resource version of the event.
     pub(crate) version: u64,
+    /// Time of the reception, since the start of the observation.
+    pub(crate) at: Duration,
     pub(crate) is_deleted: bool,
     pub(crate) object: &'a DynamicObject,
 }
@@ -61,6 +66,7 @@ pub(crate) struct Record {
     pods: BTreeMap<String, PodRecord>,
     volumes: BTreeMap<String, VolumeRecord>,
     budget_violations: Vec<BudgetViolation>,
+    pub(crate) availability: Availability,
     /// Violations that are not computed from the events of the tenant.
     pub(crate) other_violations: Vec<String>,
 }
@@ -72,7 +78,8 @@ impl Record {
     }
 
     pub(crate) fn handle_node(&mut self, event: Event<'_>) {
-        let Event { version, is_deleted, object } = event;
+        let Event { version, at, is_deleted, object } = event;
+        self.availability.handle_node(at, is_deleted, &object.name_any(), is_ready(object));
         let node = self.nodes.entry(object.name_any()).or_default();
         let is_cordoned = object.data["spec"]["unschedulable"] == true;
         if node.cordons.last().is_none_or(|(_, before)| *before != is_cordoned) {
@@ -82,8 +89,13 @@ impl Record {
         node.deleted_at = is_deleted.then_some(version);
     }
 
+    pub(crate) fn handle_machine(&mut self, event: Event<'_>) {
+        let Event { at, is_deleted, object, .. } = event;
+        self.availability.handle_machine(at, is_deleted, object);
+    }
+
     pub(crate) fn handle_volume(&mut self, event: Event<'_>) {
-        let Event { version, is_deleted, object } = event;
+        let Event { version, is_deleted, object, .. } = event;
         let node = object.data["spec"]["nodeName"].as_str().unwrap_or_default().to_owned();
         let new = VolumeRecord { node, created_at: version, deleted_at: None };
         let volume = self.volumes.entry(object.name_any()).or_insert(new);
@@ -91,7 +103,7 @@ impl Record {
     }
 
     pub(crate) fn handle_pod(&mut self, event: Event<'_>) {
-        let Event { version, is_deleted, object } = event;
+        let Event { version, is_deleted, object, .. } = event;
         let uid = object.uid().unwrap_or_default();
         let pod = self.pods.entry(uid.clone()).or_default();
         pod.name = object.name_any();
@@ -130,6 +142,7 @@ impl Record {
     /// later events arrive.
     pub(crate) fn violations(&self) -> Vec<String> {
         let mut found = self.other_violations.clone();
+        found.extend(self.availability.violations());
         for pod in self.pods.values() {
             found.extend(self.violation_of_pod(pod));
         }
@@ -200,7 +213,7 @@ mod tests {
     }
 
     fn event(version: u64, is_deleted: bool, object: &DynamicObject) -> Event<'_> {
-        Event { version, is_deleted, object }
+        Event { version, at: Duration::ZERO, is_deleted, object }
     }
 
     /// Returns the violations after these changes of a Node with one pod and one volume.
