@@ -10,9 +10,12 @@
 
 use std::cell::Cell;
 use std::net::Ipv4Addr;
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 use crate::cluster::{ControlPlane, ControlPlaneOptions, Version, condition, spread_workload};
@@ -133,6 +136,15 @@ impl Clusters {
     pub fn kubeconfig(&self, token: &str) -> String {
         let file = self.tenant.write_kubeconfig("berth", token, false).unwrap();
         std::fs::read_to_string(file).unwrap()
+    }
+
+    /// Returns a kubeconfig for the tenant's API server with the content of a client certificate and its key.
+    #[must_use]
+    pub fn certificate_kubeconfig(&self, files: &[PathBuf; 2]) -> String {
+        let [certificate, key] =
+            files.each_ref().map(|file| STANDARD.encode(std::fs::read(file).unwrap()));
+        let data = format!("client-certificate-data: {certificate}, client-key-data: {key}");
+        self.kubeconfig("any").replace("token: \"any\"", &data)
     }
 
     /// Creates a TenantCluster that refers to the Secret `kubeconfig`, and waits for the tenant's namespace.

@@ -1,5 +1,6 @@
-//! Test of tenants that are misconfigured or hostile, with two real API servers: a kubeconfig with a wrong CA, a
-//! webhook that refuses every write, and Nodes that name other machines. KubeVirt is simulated.
+//! Test of tenants that are misconfigured or hostile, with two real API servers: a kubeconfig with a wrong CA or an
+//! expired client certificate, a webhook that refuses every write, and Nodes that name other machines. KubeVirt is
+//! simulated.
 
 #![expect(
     clippy::disallowed_methods,
@@ -38,6 +39,7 @@ fn hostile_tenant_affects_only_itself() {
     clusters.create_tenant_with_machines("shop");
     clusters.wait_until_condition("shop", "TenantAccessReady", "True Connected");
     wrong_ca_is_reported(&clusters);
+    expired_certificate_is_reported(&clusters);
     let mut machines = create_machines(&clusters);
     let mut next = || machines.pop().unwrap();
     let other = next();
@@ -61,6 +63,32 @@ fn wrong_ca_is_reported(clusters: &Clusters) {
     assert!(message.contains(words) && message.contains("cluster-wrong/kubeconfig"), "{message}");
     let shop = clusters.infra.get_json(&["tenantcluster", "shop"]).unwrap();
     assert_eq!(condition(&shop, "TenantAccessReady")["reason"], "Connected");
+}
+
+/// Tests that an expired client certificate is reported, causes few requests, and can be replaced.
+fn expired_certificate_is_reported(clusters: &Clusters) {
+    let tenant = &clusters.tenant;
+    let files = tenant.create_expired_certificate("expired", "berth", "system:masters").unwrap();
+    // The certificate is valid until the end of this second.
+    std::thread::sleep(Duration::from_secs(2));
+    clusters.create_tenant("expired");
+    clusters.write_secret("cluster-expired", &clusters.certificate_kubeconfig(&files));
+    let expected = "False AccessDenied";
+    let message = clusters.condition_message("expired", "TenantAccessReady", expected);
+    let words = "the client certificate in the kubeconfig has expired";
+    assert!(message.contains(words) && message.contains("cluster-expired/kubeconfig"), "{message}");
+    let refused_requests = || {
+        let log = tenant.log("kube-apiserver").unwrap();
+        log.lines().filter(|line| line.contains("certificate has expired")).count()
+    };
+    let before = refused_requests();
+    std::thread::sleep(Duration::from_secs(10));
+    let during = refused_requests() - before;
+    // The first retries follow after 1, 2, 4 and 8 s.
+    assert!(before > 0 && during < 10, "{before} requests, and {during} within 10 s");
+    let files = tenant.create_certificate("renewed", "berth", "system:masters").unwrap();
+    clusters.write_secret("cluster-expired", &clusters.certificate_kubeconfig(&files));
+    clusters.wait_until_condition("expired", "TenantAccessReady", "True Connected");
 }
 
 /// Returns the names of the machines, when all of them run.

@@ -27,6 +27,23 @@ impl ControlPlane {
         )
     }
 
+    /// Returns a client certificate like [`Self::create_certificate`], which expires at once.
+    ///
+    /// # Errors
+    /// Fails if openssl fails.
+    pub fn create_expired_certificate(
+        &self,
+        name: &str,
+        user: &str,
+        group: &str,
+    ) -> Result<[PathBuf; 2]> {
+        Keys::in_folder(self.folder.path()).create_expired_client_certificate(
+            &self.folder.path().join(name),
+            user,
+            group,
+        )
+    }
+
     /// Returns the certificate of a server with these alternative names, such as `IP:127.0.0.1`, signed by the control
     /// plane's own CA, and the key of the certificate. `name` is a path below the control plane's folder.
     ///

@@ -105,6 +105,29 @@ impl Keys {
         self.create_signed_certificate(file, &format!("/O={group}/CN={user}"), &[])
     }
 
+    /// Creates a client certificate that expires at once, and its key.
+    pub(super) fn create_expired_client_certificate(
+        &self,
+        file: &Path,
+        user: &str,
+        group: &str,
+    ) -> Result<[PathBuf; 2]> {
+        let [request, certificate, key] =
+            ["csr", "crt", "key"].map(|ending| file.with_extension(ending));
+        let (request, subject) = (path_str(&request)?, format!("/O={group}/CN={user}"));
+        let new_key = &NEW_CERTIFICATE[..NEW_CERTIFICATE.len() - 2];
+        let leaf = ["-addext", "basicConstraints=critical,CA:FALSE"];
+        let files = ["-subj", subject.as_str(), "-out", request, "-keyout", path_str(&key)?];
+        run_openssl(&[&["req"][..], new_key, &leaf, &files].concat())?;
+        // `openssl req` refuses a validity of zero days.
+        let sign = ["x509", "-req", "-days", "0", "-copy_extensions", "copy", "-set_serial", "1"];
+        let (authority, key_of_authority) =
+            (path_str(&self.authority)?, path_str(&self.authority_key)?);
+        let signed = ["-CA", authority, "-CAkey", key_of_authority, "-in", request];
+        run_openssl(&[&sign[..], &signed, &["-out", path_str(&certificate)?]].concat())?;
+        Ok([certificate, key])
+    }
+
     /// Returns the flags for front proxies, which name a user in request headers. The API server publishes their CA in
     /// the ConfigMap `kube-system/extension-apiserver-authentication`, and is itself the front proxy of virt-api.
     pub(super) fn front_proxy_flags(&self) -> Result<[String; 7]> {
