@@ -1,6 +1,6 @@
 //! Test of tenants that are misconfigured or hostile, with two real API servers: a kubeconfig with a wrong CA or an
-//! expired client certificate, a webhook that refuses every write, and Nodes that name other machines. KubeVirt is
-//! simulated.
+//! expired client certificate, a Node with thousands of labels that change all the time, a webhook that refuses every
+//! write, and Nodes that name other machines. KubeVirt is simulated.
 
 #![expect(
     clippy::disallowed_methods,
@@ -10,21 +10,32 @@
 )]
 
 use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use berth_api::names::{DELETE_MACHINE_ANNOTATION, NODE_DRAIN_TIMEOUT_ANNOTATION};
-use berth_tests::cluster::{ControlPlane, condition, registered_node, web_deployment};
+use berth_tests::cluster::{
+    ADMIN_TOKEN, ApiClient, ControlPlane, ControlPlaneOptions, condition, registered_node,
+    web_deployment,
+};
 use berth_tests::controller::Controller;
 use berth_tests::simulated::KubeVirt;
-use berth_tests::tenant_clusters::{Clusters, is_in_namespace};
+use berth_tests::tenant_clusters::{Clusters, TENANT_ADDRESS, is_in_namespace};
 use serde_json::{Value, json};
 
 const NAMESPACE: &str = "cluster-shop";
 /// Name of the controller's log.
 const LOG: &str = "hostile-tenant";
 const MACHINES: usize = 5;
+const HOST: &str = "rack1-a";
+const ZONE: &str = "topology.kubernetes.io/zone";
+/// Node of the tenant that changes its labels all the time.
+const FLOOD_NODE: &str = "flood";
+/// Maximum resident memory of the controller. It needs less with 500 tenants (docs/performance.md).
+const MAX_RESIDENT_KILOBYTES: u64 = 300 * 1024;
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// All tests share the control planes, because starting them is the slowest step.
@@ -35,7 +46,7 @@ fn hostile_tenant_affects_only_itself() {
     }
     let clusters = Clusters::start_for_drains(LOG);
     let _kubevirt = KubeVirt::start(&clusters.infra.kubeconfig()).unwrap();
-    let _controller = Controller::start(&clusters.infra, LOG, &[]).unwrap();
+    let controller = Controller::start(&clusters.infra, LOG, &[]).unwrap();
     clusters.create_tenant_with_machines("shop");
     clusters.wait_until_condition("shop", "TenantAccessReady", "True Connected");
     wrong_ca_is_reported(&clusters);
@@ -44,6 +55,7 @@ fn hostile_tenant_affects_only_itself() {
     let mut next = || machines.pop().unwrap();
     let other = next();
     create_node(&clusters, &other, &other);
+    flood_of_labels_delays_no_other_tenant(&clusters, &controller, &other);
     webhook_delays_a_removal_until_its_deadline(&clusters, &next());
     node_of_another_machine_is_not_drained(&clusters, &next(), &other);
     ambiguous_nodes_are_not_drained(&clusters, &next());
@@ -112,6 +124,109 @@ fn create_node(clusters: &Clusters, name: &str, machine: &str) {
     let mut node = registered_node(name);
     node["spec"]["providerID"] = format!("kubevirt://{machine}").into();
     clusters.tenant.apply(&node.to_string()).unwrap();
+}
+
+/// Client that changes a label of a large Node again and again, stopped on drop.
+struct LabelFlood {
+    is_stopped: Arc<AtomicBool>,
+    changes: Arc<AtomicUsize>,
+}
+
+impl LabelFlood {
+    fn start(client: ApiClient) -> Self {
+        let flood = Self { is_stopped: Arc::default(), changes: Arc::default() };
+        let (is_stopped, changes) = (Arc::clone(&flood.is_stopped), Arc::clone(&flood.changes));
+        std::thread::spawn(move || {
+            while !is_stopped.load(Ordering::SeqCst) {
+                let number = changes.load(Ordering::SeqCst);
+                let patch = large_node(number).to_string();
+                let path = format!("/api/v1/nodes/{FLOOD_NODE}");
+                let type_ = "application/merge-patch+json";
+                if matches!(client.send_body("PATCH", &path, type_, &patch), Some(Ok(_))) {
+                    changes.fetch_add(1, Ordering::SeqCst);
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+        flood
+    }
+}
+
+impl Drop for LabelFlood {
+    fn drop(&mut self) {
+        self.is_stopped.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Returns a Node with more labels and annotations than the controller reads.
+fn large_node(number: usize) -> Value {
+    let mut node = registered_node(FLOOD_NODE);
+    for field in 0..2_000 {
+        node["metadata"]["labels"][format!("example.com/l{field}")] = "x".into();
+        node["metadata"]["annotations"][format!("example.com/a{field}")] = "x".into();
+    }
+    node["metadata"]["labels"]["example.com/l0"] = number.to_string().into();
+    node
+}
+
+/// Tests a tenant with an API server of its own, whose large Node changes all the time: the Nodes of other tenants get
+/// the labels of their hosts, and the memory of the controller is limited.
+fn flood_of_labels_delays_no_other_tenant(
+    clusters: &Clusters,
+    controller: &Controller,
+    machine: &str,
+) {
+    let options = ControlPlaneOptions {
+        server_address: Some(TENANT_ADDRESS),
+        ..ControlPlaneOptions::default()
+    };
+    let flooding = ControlPlane::start(options).unwrap();
+    flooding.apply(&large_node(0).to_string()).unwrap();
+    let kubeconfig = flooding.write_kubeconfig("flood", ADMIN_TOKEN, false).unwrap();
+    clusters.create_tenant("flood");
+    clusters.write_secret("cluster-flood", &fs::read_to_string(kubeconfig).unwrap());
+    let message = clusters.condition_message("flood", "NodeLabelsReady", "False TooManyNodes");
+    assert!(message.contains("1 Nodes get no labels"), "{message}");
+    clusters.infra.create_node(HOST).unwrap();
+    set_host(clusters, machine, &json!(HOST));
+    let flood = LabelFlood::start(flooding.api_client());
+    for zone in ["a", "b", "c"] {
+        let begin = flood.changes.load(Ordering::SeqCst);
+        let label = format!("{ZONE}={zone}");
+        clusters.infra.kubectl(&["label", "node", HOST, &label, "--overwrite"]).unwrap();
+        clusters.wait_until(
+            &format!("the Node has the zone {zone} during the flood"),
+            |clusters| {
+                let node = clusters.tenant.get_json(&["node", machine]).unwrap();
+                let is_flooded = flood.changes.load(Ordering::SeqCst) > begin + 20;
+                node["metadata"]["labels"][ZONE] == zone && is_flooded
+            },
+        );
+    }
+    let resident = resident_kilobytes(controller);
+    assert!(resident < MAX_RESIDENT_KILOBYTES, "{resident} KiB during the flood");
+    clusters.wait_until_condition("flood", "NodeLabelsReady", "False TooManyNodes");
+    drop(flood);
+    flooding.kubectl(&["delete", "node", FLOOD_NODE]).unwrap();
+    clusters.wait_until_condition("flood", "NodeLabelsReady", "True LabelsReplicated");
+    // The other tests have no hosts.
+    set_host(clusters, machine, &Value::Null);
+    clusters.infra.kubectl(&["delete", "node", HOST]).unwrap();
+}
+
+/// Sets the host of a machine, as virt-handler does.
+fn set_host(clusters: &Clusters, machine: &str, host: &Value) {
+    let patch = json!({"status": {"nodeName": host}}).to_string();
+    let instance = ["patch", "vmi", machine, "-n", NAMESPACE, "--type=merge", "-p", &patch];
+    clusters.infra.kubectl(&instance).unwrap();
+}
+
+/// Returns the resident memory of a controller.
+fn resident_kilobytes(controller: &Controller) -> u64 {
+    let id = controller.running.process.id();
+    let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
 fn is_cordoned(clusters: &Clusters, node: &str) -> bool {
