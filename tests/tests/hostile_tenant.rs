@@ -1,6 +1,6 @@
 //! Test of tenants that are misconfigured or hostile, with two real API servers: a kubeconfig with a wrong CA or an
 //! expired client certificate, a Node with thousands of labels that change all the time, a webhook that refuses every
-//! write, and Nodes that name other machines. KubeVirt is simulated.
+//! write, Nodes that name other machines, and a removal mark from a clock that is ahead. KubeVirt is simulated.
 
 #![expect(
     clippy::disallowed_methods,
@@ -16,7 +16,10 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use berth_api::names::{DELETE_MACHINE_ANNOTATION, NODE_DRAIN_TIMEOUT_ANNOTATION};
+use berth_api::names::{
+    DELETE_MACHINE_ANNOTATION, NODE_DRAIN_TIMEOUT_ANNOTATION, REMOVAL_ANNOTATION,
+    REMOVAL_SINCE_ANNOTATION,
+};
 use berth_tests::cluster::{
     ADMIN_TOKEN, ApiClient, ControlPlane, ControlPlaneOptions, condition, registered_node,
     web_deployment,
@@ -24,6 +27,7 @@ use berth_tests::cluster::{
 use berth_tests::controller::Controller;
 use berth_tests::simulated::KubeVirt;
 use berth_tests::tenant_clusters::{Clusters, TENANT_ADDRESS, is_in_namespace};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 const NAMESPACE: &str = "cluster-shop";
@@ -59,6 +63,7 @@ fn hostile_tenant_affects_only_itself() {
     webhook_delays_a_removal_until_its_deadline(&clusters, &next());
     node_of_another_machine_is_not_drained(&clusters, &next(), &other);
     ambiguous_nodes_are_not_drained(&clusters, &next());
+    mark_with_a_future_time_begins_now(&clusters, &next());
     assert!(!is_cordoned(&clusters, &other), "the Node of another machine is cordoned");
 }
 
@@ -321,4 +326,29 @@ fn ambiguous_nodes_are_not_drained(clusters: &Clusters, machine: &str) {
     for node in nodes {
         assert!(!is_cordoned(clusters, node), "{node} is cordoned");
     }
+}
+
+/// Tests a removal mark from a machine whose clock is a day ahead: the time limit of the drain begins now.
+fn mark_with_a_future_time_begins_now(clusters: &Clusters, machine: &str) {
+    create_node(clusters, machine, machine);
+    // The volume is never detached, so the drain ends at its time limit.
+    let volume = json!({
+        "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment", "metadata": {"name": machine},
+        "spec": {"attacher": "csi.example", "nodeName": machine, "source": {"persistentVolumeName": machine}},
+    });
+    clusters.tenant.apply(&volume.to_string()).unwrap();
+    let future = Timestamp::now().checked_add(SignedDuration::from_hours(24)).unwrap();
+    let mark =
+        [format!("{REMOVAL_ANNOTATION}=HostDrain"), format!("{REMOVAL_SINCE_ANNOTATION}={future}")];
+    let annotate = ["annotate", "virtualmachine", machine, "-n", NAMESPACE, &mark[0], &mark[1]];
+    clusters.infra.kubectl(&annotate).unwrap();
+    clusters.wait_until("the time of the mark is corrected", |clusters| {
+        let machine = ["virtualmachine", machine, "-n", NAMESPACE];
+        let machine = clusters.infra.get_json(&machine).unwrap_or_default();
+        let since = machine["metadata"]["annotations"][REMOVAL_SINCE_ANNOTATION].as_str();
+        let since = since.and_then(|since| since.parse::<Timestamp>().ok());
+        // The mark is removed with the machine, which takes at least 30 s.
+        since.is_some_and(|since| since <= Timestamp::now())
+    });
+    clusters.wait_until("the machine is deleted", |clusters| !has_machine(clusters, machine));
 }
