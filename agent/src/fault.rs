@@ -70,7 +70,7 @@ pub(crate) fn unknown_field(field: &str, value: &Value) -> Fault {
     )
 }
 
-/// Returns the value at a path that consists of names and indices.
+/// Returns the value at a path of names and indices: `vfio[0].id`, or `vfio.0.id` as `serde_ignored` writes it.
 fn value_at_path<'a>(value: &'a Value, path: &str) -> &'a Value {
     let step = |value: &'a Value, name: &str| match value {
         Value::Array(items) => {
@@ -78,7 +78,8 @@ fn value_at_path<'a>(value: &'a Value, path: &str) -> &'a Value {
         }
         other => other.get(name),
     };
-    path.split('.').try_fold(value, step).unwrap_or(&Value::Null)
+    let mut parts = path.split(['.', '[']).filter(|part| !part.is_empty());
+    parts.try_fold(value, step).unwrap_or(&Value::Null)
 }
 
 /// Formats a value as a user would write it in YAML.

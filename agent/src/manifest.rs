@@ -60,13 +60,21 @@ pub enum SpecPart {
     Ksm,
     /// Transparent huge pages (`spec.transparentHugepages`).
     TransparentHugepages,
+    /// Devices for VMs (`spec.devices`).
+    Devices,
     /// Networks and their tenants (`spec.networks` and `spec.tenantNetworks`).
     Networks,
 }
 
 impl SpecPart {
-    pub const ALL: [Self; 5] =
-        [Self::Cpu, Self::Hugepages, Self::Ksm, Self::TransparentHugepages, Self::Networks];
+    pub const ALL: [Self; 6] = [
+        Self::Cpu,
+        Self::Hugepages,
+        Self::Ksm,
+        Self::TransparentHugepages,
+        Self::Devices,
+        Self::Networks,
+    ];
 
     /// Returns the path of the part's field in the manifest.
     #[must_use]
@@ -76,6 +84,7 @@ impl SpecPart {
             Self::Hugepages => "spec.hugepages",
             Self::Ksm => "spec.ksm",
             Self::TransparentHugepages => "spec.transparentHugepages",
+            Self::Devices => "spec.devices",
             Self::Networks => "spec.networks",
         }
     }
@@ -192,6 +201,7 @@ impl Manifest {
             transparent_hugepages: spec
                 .transparent_hugepages
                 .filter(|_| is_selected(SpecPart::TransparentHugepages)),
+            devices: spec.devices.filter(|_| is_selected(SpecPart::Devices)),
             hugepages: if is_selected(SpecPart::Hugepages) { spec.hugepages } else { Vec::new() },
             networks: if is_selected(SpecPart::Networks) { spec.networks } else { Vec::new() },
             tenant_networks: if is_selected(SpecPart::Networks) {
@@ -248,6 +258,9 @@ impl Manifest {
                 "transparentHugepages" => {
                     self.spec.transparent_hugepages =
                         self.read_field(field, value, Some(SpecPart::TransparentHugepages));
+                }
+                "devices" => {
+                    self.spec.devices = self.read_field(field, value, Some(SpecPart::Devices));
                 }
                 "hugepages" => {
                     self.spec.hugepages = self.read_list(field, value, SpecPart::Hugepages)
@@ -358,7 +371,13 @@ mod tests {
         assert_eq!(manifest.spec.hugepages.len(), 1);
         assert!(manifest.spec.transparent_hugepages.is_some() && manifest.spec.cpu.is_none());
         // `colour` may also be the misspelt name of a part that is absent from the manifest, such as the networks.
-        let unparsed = [SpecPart::Cpu, SpecPart::Hugepages, SpecPart::Ksm, SpecPart::Networks];
+        let unparsed = [
+            SpecPart::Cpu,
+            SpecPart::Hugepages,
+            SpecPart::Ksm,
+            SpecPart::Devices,
+            SpecPart::Networks,
+        ];
         assert_eq!(manifest.unparsed.parts, unparsed.into());
         for start in [
             "spec.hugepages[0].size: `3Mi`: `3Mi` is not a huge page size",
@@ -380,6 +399,19 @@ mod tests {
         assert!(faults("  cpu: {reserved: {cpus: 3-1}}")[0].contains("ends before it starts"));
         assert!(faults("  enforce: perhaps")[0].starts_with("spec.enforce: `perhaps`"));
         assert!(faults("  [1]")[0].starts_with("spec: `[1]`"));
+    }
+
+    #[test]
+    fn device_with_a_fault_leaves_the_devices_unchanged() {
+        let manifest = parse(
+            "  ksm: {mode: Auto}\n  devices: {vfio: [{pciAddress: '81.0'}, {id: '144d:a80a'}]}",
+        );
+        let shown: Vec<String> = manifest.faults.iter().map(ToString::to_string).collect();
+        assert_eq!(shown.len(), 1, "{shown:#?}");
+        assert!(shown[0].starts_with("spec.devices.vfio[0].pciAddress: `81.0`"), "{shown:#?}");
+        assert!(manifest.spec.devices.is_none() && manifest.spec.ksm.is_some());
+        assert_eq!(manifest.unparsed.parts, [SpecPart::Devices].into());
+        assert_eq!(faults("  devices: {vfio: [{address: a}]}").len(), 1, "an unknown field");
     }
 
     #[test]

@@ -34,6 +34,8 @@ enum OnlyPart {
     Ksm,
     /// spec.transparentHugepages
     TransparentHugepages,
+    /// spec.devices
+    Devices,
     /// spec.networks and spec.tenantNetworks
     Networks,
 }
@@ -45,6 +47,7 @@ impl OnlyPart {
             Self::Hugepages => SpecPart::Hugepages,
             Self::Ksm => SpecPart::Ksm,
             Self::TransparentHugepages => SpecPart::TransparentHugepages,
+            Self::Devices => SpecPart::Devices,
             Self::Networks => SpecPart::Networks,
         }
     }

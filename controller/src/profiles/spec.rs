@@ -113,6 +113,7 @@ fn profile_spec(
         hugepages: profile_spec.hugepages.clone(),
         ksm: profile_spec.ksm.clone(),
         transparent_hugepages: profile_spec.transparent_hugepages,
+        devices: profile_spec.devices.clone(),
         networks,
         ..InfraNodeSpec::default()
     };

@@ -56,7 +56,8 @@ fn a_profile_and_its_tenants_become_the_spec() {
     let all = [profile(
         "p",
         json!({"cpu": {"reserved": {"coresPerZone": 1}}, "ksm": {"mode": "Off"},
-        "hugepages": [{"size": "2Mi", "count": 9}], "networks": [trunk_network()]}),
+        "hugepages": [{"size": "2Mi", "count": 9}], "devices": {"vfio": [{"id": "144d:a80a", "count": 1}]},
+        "networks": [trunk_network()]}),
     )];
     let desired = desired_spec(
         &all,
@@ -68,7 +69,8 @@ fn a_profile_and_its_tenants_become_the_spec() {
     assert_eq!(
         desired.spec,
         json!({"profile": "p", "cpu": {"reserved": {"coresPerZone": 1}}, "ksm": {"mode": "Off"},
-            "hugepages": [{"size": "2Mi", "count": 9}], "networks": [trunk_network()], "tenantNetworks": [
+            "hugepages": [{"size": "2Mi", "count": 9}], "devices": {"vfio": [{"id": "144d:a80a", "count": 1}]},
+            "networks": [trunk_network()], "tenantNetworks": [
             {"name": "cluster-x", "network": "trunk", "vlan": 8}, {"name": "cluster-y", "network": "trunk", "vlan": 7}]})
     );
 }

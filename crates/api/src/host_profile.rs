@@ -13,7 +13,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Condition;
-use crate::infra_node::{CpuSpec, HugepagesSpec, KsmSpec, NetworkSpec, TransparentHugepages};
+use crate::infra_node::{
+    CpuSpec, DevicesSpec, HugepagesSpec, KsmSpec, NetworkSpec, TransparentHugepages,
+};
 
 /// Desired state of the hosts that the profile selects. The profile with the highest priority that selects a Node
 /// applies. If several profiles of the same priority select a Node, they conflict, and none of them is applied to the
@@ -82,6 +84,9 @@ pub struct HostProfileSpec {
     /// Transparent huge page mode of the kernel.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub transparent_hugepages: Option<TransparentHugepages>,
+    /// Devices of the hosts that VMs can use.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub devices: Option<DevicesSpec>,
     /// Host networks, which carry tenants' networks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]

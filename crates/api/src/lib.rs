@@ -34,6 +34,7 @@ mod node_labels;
 mod node_port_range;
 mod page_size;
 mod pci_address;
+mod pci_id;
 mod placement_config;
 mod pod_network;
 #[cfg(feature = "kube")]
@@ -82,6 +83,7 @@ pub use node_labels::feature_labels;
 pub use node_port_range::{NodePortRange, ParseNodePortRangeError};
 pub use page_size::{PageSize, ParsePageSizeError};
 pub use pci_address::{ParsePciAddressError, PciAddress};
+pub use pci_id::{ParsePciIdError, PciId};
 pub use placement_config::{ControlPlaneSpread, PlacementConfig};
 pub use pod_network::{PodEncapsulation, PodNetwork};
 #[cfg(feature = "kube")]

@@ -85,6 +85,9 @@ fn example_spec() -> Value {
         "hugepages": [{"size": "2Mi", "zone": 0, "count": 1024}],
         "ksm": {"mode": "Auto"},
         "transparentHugepages": "Madvise",
+        "devices": {"vfio": [
+            {"pciAddress": "0000:81:00.0"}, {"id": "144d:a80a", "count": 2}
+        ]},
         "networks": [
             {"name": "tenant-trunk", "scenario": "VlanAwareBridge", "uplink": {"name": "bond0"},
              "bridge": "br-tenant", "mtu": 9000,
@@ -122,6 +125,9 @@ fn validation_rules_reject_contradictions() {
             "exactly one of coresPerZone and cpus",
         ),
         ("/cpu/reserved", json!({}), "exactly one of coresPerZone and cpus"),
+        ("/devices/vfio/0/id", json!("144d:a80a"), "exactly one of pciAddress and id"),
+        ("/devices/vfio/1/id", Value::Null, "exactly one of pciAddress and id"),
+        ("/devices/vfio/0/count", json!(1), "count requires id"),
         (
             "/networks/0/uplink",
             json!({"name": "eth0", "mac": "ac:1f:6b:8a:5f:c8"}),
@@ -160,6 +166,7 @@ fn error_contains_the_invalid_value() {
         ("/hugepages/0/count", json!(-1), "-1"),
         ("/cpu/reserved", json!({"cpus": "3-1"}), "the range `3-1` ends before it starts"),
         ("/cpu/kubelet", json!("Maybe"), "Maybe"),
+        ("/devices/vfio/1/id", json!("144d"), "`144d` is not a PCI id"),
         (
             "/networks/0/bridge",
             json!("a-name-that-is-too-long"),

@@ -22,7 +22,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{CpuSet, LinkName, MacAddress, PageSize, PciAddress, VlanId};
+use crate::{CpuSet, LinkName, MacAddress, PageSize, PciAddress, PciId, VlanId};
 
 /// Desired state of this host. Berth does not change the settings of absent fields.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
@@ -108,6 +108,9 @@ pub struct InfraNodeSpec {
     /// Transparent huge page mode of the kernel (`/sys/kernel/mm/transparent_hugepage/enabled`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub transparent_hugepages: Option<TransparentHugepages>,
+    /// Devices of the host that VMs can use.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub devices: Option<DevicesSpec>,
     /// Host networks, which carry tenants' networks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
@@ -238,6 +241,44 @@ impl TransparentHugepages {
             Self::Never => "never",
         }
     }
+}
+
+/// Devices of the host that VMs can use.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct DevicesSpec {
+    /// PCI functions, such as NVMe drives, that Berth binds to the driver `vfio-pci`. A function that is in use is not
+    /// bound: a drive with a partition, a file system or another signature, a mount, swap space, a holder (LVM, RAID) or
+    /// a process that has it open, a link that is up, and a function in an IOMMU group with a device of the host.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub vfio: Vec<VfioSpec>,
+}
+
+/// PCI functions to bind to the driver `vfio-pci`: the function with an address, or functions with an id. Exactly one of
+/// `pciAddress` and `id` must be set.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "kube", derive(KubeSchema))]
+#[cfg_attr(not(feature = "kube"), derive(JsonSchema))]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "kube", x_kube(
+    validation = Rule::new("has(self.pciAddress) != has(self.id)")
+        .message("exactly one of pciAddress and id must be set"),
+    validation = Rule::new("!has(self.count) || has(self.id)")
+        .message("count requires id")
+))]
+pub struct VfioSpec {
+    /// Address of the function.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pci_address: Option<PciAddress>,
+    /// Vendor and device id of the functions, as in KubeVirt's `pciVendorSelector`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<PciId>,
+    /// Number of functions with this id. Functions that are bound already are preferred, then unused functions, then
+    /// those with the lowest addresses. Default: all functions with this id.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 64))]
+    pub count: Option<u32>,
 }
 
 /// A host network, which carries tenants' networks.
