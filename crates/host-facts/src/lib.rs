@@ -48,6 +48,7 @@ pub mod setting;
 pub mod topology;
 pub mod units;
 pub mod uptime;
+pub mod vfio;
 pub mod zones;
 
 pub use facts::HostFacts;

@@ -10,7 +10,7 @@ use crate::notes::Notes;
 use crate::root::Root;
 use crate::sanitize::sanitize_to_one_line;
 
-const BLOCK_FOLDER: &str = "sys/class/block";
+pub(crate) const BLOCK_FOLDER: &str = "sys/class/block";
 /// Unit of `/sys/class/block/*/size` in bytes, which does not depend on the sector size of the drive.
 const SECTOR_BYTES: u64 = 512;
 
@@ -137,27 +137,28 @@ fn controller_name(name: &str) -> &str {
 /// subsystem instead of a PCI address, so the PCI address of one of the drive's controllers is returned.
 fn drive_pci_address(root: &Root, name: &str) -> Option<PciAddress> {
     let path = root.read_link(&format!("{BLOCK_FOLDER}/{name}")).unwrap_or_default();
-    last_address_in_path(&path).or_else(|| {
-        let mut controllers = namespace_controllers(root, name).into_iter();
-        controllers.find_map(|controller| {
-            root.read_value(&format!("sys/class/nvme/{controller}/address")).ok()
-        })
-    })
+    last_address_in_path(&path).or_else(|| controller_addresses(root, name).into_iter().next())
+}
+
+/// Returns the PCI addresses of the controllers of an NVMe namespace; a multipath drive has several.
+pub(crate) fn controller_addresses(root: &Root, name: &str) -> Vec<PciAddress> {
+    let controllers = namespace_controllers(root, name).into_iter();
+    let address = |controller: String| -> Option<PciAddress> {
+        root.read_value(&format!("sys/class/nvme/{controller}/address")).ok()
+    };
+    controllers.filter_map(address).collect()
 }
 
 /// Returns descriptions of the partitions, holders, mounts, swap spaces and signatures of the drive, and false if the
 /// holders cannot be listed.
-fn drive_users(
+pub(crate) fn drive_users(
     root: &Root,
     name: &str,
     devices: &[String],
     mounts: &Mounts,
 ) -> (Vec<String>, bool) {
-    let is_partition = |device: &&String| {
-        let number = device.strip_prefix(name).and_then(|rest| rest.strip_prefix('p'));
-        number.is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
-    };
-    let partitions: Vec<&str> = devices.iter().filter(is_partition).map(String::as_str).collect();
+    let partitions: Vec<&str> =
+        devices.iter().map(String::as_str).filter(|device| is_partition_of(device, name)).collect();
     let swaps = root.read("proc/swaps").unwrap_or_default();
     let mut users = Vec::new();
     let mut are_holders_known = true;
@@ -193,18 +194,28 @@ fn drive_users(
     (users, are_holders_known)
 }
 
+/// Returns true for the name of a partition of a drive: `nvme0n1p2` of `nvme0n1`, `sda1` of `sda`.
+fn is_partition_of(device: &str, drive: &str) -> bool {
+    let has_separator = drive.ends_with(|c: char| c.is_ascii_digit());
+    let rest = device.strip_prefix(drive);
+    let number = if has_separator { rest.and_then(|rest| rest.strip_prefix('p')) } else { rest };
+    number.is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
+}
+
 /// Returns the signature that blkid has found on the device, such as that of an unused LVM volume or a ZFS member. The
 /// signature is in udev's database.
 fn read_signature(root: &Root, device_number: &str) -> Option<String> {
     let entry = root.read(&format!("run/udev/data/b{device_number}")).ok()?;
     let value = |key: &str| entry.lines().find_map(|line| line.strip_prefix(key));
-    let found = value("E:ID_FS_TYPE=").or_else(|| value("E:ID_PART_TABLE_TYPE="));
-    found.map(str::to_owned)
+    // `ID_FS_AMBIVALENT` lists the signatures of a device that has several.
+    let keys = ["E:ID_FS_TYPE=", "E:ID_PART_TABLE_TYPE=", "E:ID_FS_AMBIVALENT="];
+    keys.into_iter().find_map(value).map(str::to_owned)
 }
 
-fn is_signature_known(root: &Root, name: &str) -> bool {
+/// Returns true if udev has examined a block device, so that it is known whether the device has a signature.
+pub(crate) fn is_signature_known(root: &Root, name: &str) -> bool {
     let number = root.read(&format!("{BLOCK_FOLDER}/{name}/dev"));
-    number.is_ok_and(|number| root.exists(&format!("run/udev/data/b{number}")))
+    number.is_ok_and(|number| root.read(&format!("run/udev/data/b{number}")).is_ok())
 }
 
 #[cfg(test)]
@@ -220,6 +231,19 @@ mod tests {
             assert!(!is_namespace(name), "{name}");
         }
         assert_eq!(controller_name("nvme12n3"), "nvme12");
+    }
+
+    #[test]
+    fn partitions_belong_to_one_drive() {
+        for (device, drive) in [("nvme0n1p2", "nvme0n1"), ("sda1", "sda"), ("mmcblk0p1", "mmcblk0")]
+        {
+            assert!(is_partition_of(device, drive), "{device} {drive}");
+        }
+        for (device, drive) in
+            [("nvme0n12", "nvme0n1"), ("nvme0n1", "nvme0n1"), ("sdaa1", "sda"), ("sda", "sda")]
+        {
+            assert!(!is_partition_of(device, drive), "{device} {drive}");
+        }
     }
 
     #[test]

@@ -17,8 +17,8 @@ use berth_api::excerpt;
 use berth_api::infra_node::UnknownReason;
 use nix::dir::Dir;
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat, openat2, readlinkat};
-use nix::sys::stat::{Mode, fstat};
+use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, open, openat, openat2, readlinkat};
+use nix::sys::stat::{Mode, SFlag, fstat, fstatat, major, minor};
 
 /// The folder that contains the host's files.
 #[derive(Debug)]
@@ -280,16 +280,48 @@ impl Root {
         Some(time(OFlag::empty())?.max(time(OFlag::O_NOFOLLOW)?))
     }
 
+    /// Returns the device number of a device node, as in the names of udev's database: `b259:0` for a block device,
+    /// `c10:196` for a character device. The path may also be a link to an open file in `/proc/<pid>/fd`. Returns `None`
+    /// for other files, and in a captured tree, which has no device nodes.
+    #[must_use]
+    pub fn device_number(&self, path: &str) -> Option<String> {
+        if !self.is_live {
+            return None;
+        }
+        let path = path.trim_start_matches('/');
+        let stat = fstatat(&self.folder, path, AtFlags::empty()).ok()?;
+        let file_type = stat.st_mode & SFlag::S_IFMT.bits();
+        let kind = if file_type == SFlag::S_IFBLK.bits() {
+            'b'
+        } else if file_type == SFlag::S_IFCHR.bits() {
+            'c'
+        } else {
+            return None;
+        };
+        Some(format!("{kind}{}:{}", major(stat.st_rdev), minor(stat.st_rdev)))
+    }
+
     /// Returns the target of a symbolic link exactly as the link contains it.
     #[must_use]
     pub fn read_link(&self, path: &str) -> Option<String> {
+        self.try_read_link(path).ok()
+    }
+
+    /// Returns the target of a symbolic link exactly as the link contains it.
+    ///
+    /// # Errors
+    /// Returns an error if the link does not exist, may not be read, is no symbolic link, or is not UTF-8.
+    pub fn try_read_link(&self, path: &str) -> Result<String, ReadError> {
+        let read_error = |errno: Errno| new_read_error(path, problem_from_errno(errno));
         let target = if self.is_live {
-            readlinkat(&self.folder, path).ok()?
+            readlinkat(&self.folder, path).map_err(read_error)?
         } else {
             let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW;
-            readlinkat(self.open_fd(path, flags).ok()?, "").ok()?
+            readlinkat(self.open_fd(path, flags)?, "").map_err(read_error)?
         };
-        target.into_string().ok()
+        target.into_string().map_err(|_| {
+            new_read_error(path, ReadProblem::Malformed("the target is not UTF-8".to_owned()))
+        })
     }
 
     /// Returns the last component of a symbolic link's target, such as the name of a driver or the number of an IOMMU

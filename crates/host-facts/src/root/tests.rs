@@ -142,3 +142,13 @@ fn concurrent_renames_do_not_lose_a_file() {
         assert_eq!(failures, 0);
     });
 }
+
+#[test]
+fn device_number_is_that_of_a_device_node_of_the_running_host() {
+    let live = Root::open_live().unwrap();
+    assert_eq!(live.device_number("/dev/null").as_deref(), Some("c1:3"));
+    assert_eq!(live.device_number("proc/self"), None);
+    assert_eq!(live.device_number("no/such/file"), None);
+    let (_folder, root) = create_tree(&[("dev/null", b"")]);
+    assert_eq!(root.device_number("dev/null"), None);
+}
