@@ -42,7 +42,7 @@ pub struct ConvergeResult {
     pub settings: HostSettings,
 }
 
-/// Reads all facts that a plan needs. `options` is the result of [`ObserveOptions::for_plan`]; facts that are already
+/// Reads all facts that a plan needs. `options` is the result of [`ObserveOptions::for_spec`]; facts that are already
 /// known may be added to it.
 #[must_use]
 pub fn observe_for_plan(root: &Root, options: &ObserveOptions) -> (HostFacts, HostSettings) {

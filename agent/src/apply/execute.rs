@@ -4,7 +4,7 @@ use super::context::ApplyContext;
 use super::kubelet_files;
 use super::outcome::{self, ApplyResult, Outcome, Result};
 use super::setting_outcome::record_setting_outcome;
-use super::{hugepages, interrupts, ksm, links, settings};
+use super::{hugepages, interrupts, ksm, links, settings, vfio};
 use crate::host_write::{HostWrite as _, WriteError};
 use crate::plan::{Action, Change, Plan, Step};
 use crate::state_folder::save_ledger;
@@ -174,6 +174,7 @@ fn apply_step(context: &ApplyContext, step: &Step) -> ApplyResult {
     let result: Result = match step.setting {
         Setting::Hugepages { zone, size } => hugepages::set_page_count(context, zone, size, step),
         Setting::Ksm(KsmSetting::MergeAcrossNodes) => ksm::set_merge_across_nodes(context, step),
+        Setting::PciDriver(address) => vfio::set_driver(context, address, step),
         _ => settings::write_and_confirm(context, step.setting, &step.new_value),
     };
     result.unwrap_or_else(|result| result)

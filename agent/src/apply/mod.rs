@@ -15,6 +15,7 @@ pub mod links;
 mod outcome;
 mod setting_outcome;
 mod settings;
+mod vfio;
 
 pub use apply_blocked::ApplyBlocked;
 pub use context::ApplyContext;

@@ -114,6 +114,9 @@ pub(super) fn error_with_hint(error: &WriteError) -> String {
         Errno::EACCES | Errno::EPERM => {
             "; run as root, on the host and not in an unprivileged container"
         }
+        Errno::EROFS if error.path.starts_with("sys/bus/pci/") => {
+            "; the sandbox of the agent does not permit changes of drivers: docs/hosts.md, section PCI devices for VMs"
+        }
         Errno::EROFS => {
             "; the file system is mounted read-only for the agent: mount it writable in a container; under systemd, \
              restart berth-agent if the folder was created after its start"

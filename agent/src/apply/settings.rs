@@ -14,6 +14,7 @@ use berth_host_facts::kernel_files::read_cpu_list;
 use berth_host_facts::root::Root;
 use berth_host_facts::setting::{Setting, SettingValue, SystemdUnit};
 use berth_host_facts::uptime::read_uptime;
+use berth_host_facts::vfio::{DEVICE_FOLDER, read_driver};
 use berth_host_facts::{host_settings, memory};
 
 /// Time limit for the control group to change: systemd answers before the kernel has changed the group.
@@ -111,6 +112,7 @@ pub(super) fn read_current_value(root: &Root, setting: Setting) -> Option<Settin
             super::hugepages::persistent_pages(root, zone, size).map(SettingValue::Number)
         }
         Setting::Ksm(setting) => host_settings::read_ksm_setting(root, setting),
+        Setting::PciDriver(address) => read_driver(root, address).map(SettingValue::Keyword),
     }
 }
 
@@ -125,6 +127,7 @@ fn setting_path(setting: Setting) -> String {
         Setting::DefaultIrqAffinity => host_settings::DEFAULT_IRQ_AFFINITY_FILE.to_owned(),
         Setting::IrqAffinity(number) => format!("proc/irq/{number}/smp_affinity_list"),
         Setting::AllowedCpus(unit) => format!("sys/fs/cgroup/{}/cpuset.cpus", unit.unit_name()),
+        Setting::PciDriver(address) => format!("{DEVICE_FOLDER}/{address}/driver_override"),
     }
 }
 

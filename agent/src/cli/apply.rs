@@ -65,7 +65,7 @@ pub(super) struct RevertArguments {
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let manifest = arguments.manifest.read()?;
-    let (root, _lock, mut facts) = open_host()?;
+    let (root, _lock, mut facts) = open_host(&manifest.spec)?;
     clear_failed_trials(&root, &mut facts)?;
     let settings = observe::settings(&root, &facts);
     let input = plan::Input {
@@ -86,14 +86,15 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 }
 
 pub(super) fn revert(arguments: &RevertArguments) -> Result<ExitCode, Failure> {
-    let (root, _lock, facts) = open_host()?;
+    let spec = InfraNodeSpec::default();
+    let (root, _lock, facts) = open_host(&spec)?;
     // With these files, an agent that starts before the API server answers would apply the saved desired state again.
     for file in [LAST_MANIFEST_FILE, LEASES_FILE, TRUNK_FILE, CONFLICTS_FILE] {
         if root.exists(file) {
             root.remove(file).map_err(|error| unreachable_failure(&error.to_string()))?;
         }
     }
-    let empty_manifest = Manifest { spec: InfraNodeSpec::default(), ..Manifest::default() };
+    let empty_manifest = Manifest { spec, ..Manifest::default() };
     let code = converge_and_print(
         &root,
         &facts,
@@ -121,8 +122,8 @@ fn clear_failed_trials(root: &Root, facts: &mut HostFacts) -> Result<(), Failure
 }
 
 /// Opens the host for changes: requires root, acquires the lock, rolls back an unfinished trial, and reads the facts of
-/// the host.
-fn open_host() -> Result<(Root, Lock, HostFacts), Failure> {
+/// the host that a plan for `spec` needs.
+fn open_host(spec: &InfraNodeSpec) -> Result<(Root, Lock, HostFacts), Failure> {
     if !nix::unistd::geteuid().is_root() {
         return Err(unreachable_failure(
             "only root can change the host; `berth-agent plan` needs no root",
@@ -135,7 +136,7 @@ fn open_host() -> Result<(Root, Lock, HostFacts), Failure> {
     if let Some(recovered) = recovered.map_err(|error| unreachable_failure(&error.to_string()))? {
         print_error(&format!("berth-agent: {recovered}"));
     }
-    let facts = observe_with_warnings(&root, &ObserveOptions::for_plan());
+    let facts = observe_with_warnings(&root, &ObserveOptions::for_spec(spec));
     Ok((root, lock, facts))
 }
 
@@ -172,7 +173,7 @@ fn converge_and_print(
         &manifest.spec,
         &manifest.unparsed,
         &std::collections::BTreeSet::new(),
-        &|| apply::observe_for_plan(root, &ObserveOptions::for_plan()),
+        &|| apply::observe_for_plan(root, &ObserveOptions::for_spec(&manifest.spec)),
         &mut print_outcome,
     );
     if let Some(reason) = &converged.blocked_reason {

@@ -27,6 +27,10 @@ pub(super) const SAMPLE: &str = "  \
     - {size: 2Mi, zone: 0, count: 1024}   # without zone: spread over zones
     ksm: {mode: Auto}                     # Observe | Off | On | Auto
     transparentHugepages: Madvise         # Always | Madvise | Never
+    devices:
+      vfio:                               # PCI functions for VMs
+      - {pciAddress: \"0000:81:00.0\"}
+      - {id: \"144d:a80a\", count: 2}       # vendor and device
     networks:                             # host networks of tenants
     - name: tenant-trunk
       scenario: VlanAwareBridge           # BridgePerTenant | Vxlan | SriovVf
@@ -69,7 +73,7 @@ pub(super) enum Output {
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let manifest = arguments.manifest.read()?;
     let root = arguments.root.open()?;
-    let facts = observe_with_warnings(&root, &ObserveOptions::for_plan());
+    let facts = observe_with_warnings(&root, &ObserveOptions::for_spec(&manifest.spec));
     let settings = observe::settings(&root, &facts);
     let node = arguments.manifest.node_name.as_deref().or_else(|| facts.node_name());
     let input = plan::Input {

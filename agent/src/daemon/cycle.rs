@@ -222,7 +222,8 @@ impl CycleRunner {
             let (spec, unparsed) = desired.restrict_to_networks();
             converge(&context, &spec, &unparsed, &postponed, &read, &mut log_outcome)
         } else {
-            let options = ObserveOptions { pci: Some(pci), ..ObserveOptions::for_plan() };
+            let options =
+                ObserveOptions { pci: Some(pci), ..ObserveOptions::for_spec(&desired.spec) };
             let read = || timed(&|| observe_for_plan(&self.root, &options));
             converge(
                 &context,

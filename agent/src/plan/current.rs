@@ -6,6 +6,7 @@ use berth_api::infra_node::HugepagePool;
 use super::input::Input;
 use berth_host_facts::HostFacts;
 use berth_host_facts::setting::{Setting, SettingValue};
+use berth_host_facts::vfio::VfioFunction;
 
 /// Returns the current value of a setting; `None` if this host does not have the setting, or it
 /// cannot be read.
@@ -28,6 +29,9 @@ pub(super) fn current_setting_value(input: Input, setting: Setting) -> Option<Se
         }
         Setting::AllowedCpus(unit) => {
             settings.unit_cpus.get(&unit).cloned().map(SettingValue::Cpus)
+        }
+        Setting::PciDriver(address) => {
+            input.facts.vfio.functions.get(&address).map(VfioFunction::driver_setting)
         }
     }
 }

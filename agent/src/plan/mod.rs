@@ -24,8 +24,10 @@ mod single_value;
 pub mod table;
 mod target;
 mod thp;
+mod vfio;
 
 use berth_host_facts::setting::{KsmSetting, Setting, SettingValue};
+use berth_host_facts::vfio::FunctionList;
 
 use crate::manifest::SpecPart;
 pub use change::{Action, Change, ChangeReason, Disruption, Step};
@@ -47,6 +49,9 @@ pub fn plan(input: Input) -> Plan {
         hugepages::add_targets(input, t)
     });
     collect_or_freeze(&mut frozen, SpecPart::Ksm, &mut targets, |t| ksm::add_targets(input, t));
+    collect_or_freeze(&mut frozen, SpecPart::Devices, &mut targets, |t| {
+        vfio::add_targets(input, t)
+    });
     let mut reserved_cpus = None;
     collect_or_freeze(&mut frozen, SpecPart::Cpu, &mut targets, |t| {
         reserved_cpus = cpu::reserved_cpus(input, t);
@@ -62,6 +67,9 @@ pub fn plan(input: Input) -> Plan {
         let device_removed = |now: &Option<SettingValue>| match setting {
             Setting::IrqAffinity(number) => {
                 now.is_none() && !input.settings.unread_irqs.contains(*number)
+            }
+            Setting::PciDriver(_) => {
+                now.is_none() && input.facts.vfio.list == FunctionList::Complete
             }
             _ => false,
         };
@@ -83,6 +91,7 @@ pub fn plan(input: Input) -> Plan {
     changes.extend(hugepages::plan_changes(input, &targets));
     changes.extend(ksm::plan_changes(input, &targets));
     changes.extend(housekeeping::plan_changes(input, &targets));
+    changes.extend(vfio::plan_changes(input, &targets));
     let mut changes = separate_drift(input, changes);
     let (kubelet_changes, advice) =
         kubelet::plan(input, reserved_cpus.as_ref(), &frozen, &mut targets);

@@ -69,5 +69,6 @@ pub(super) const fn part_of_setting(setting: Setting) -> SpecPart {
         | Setting::DefaultIrqAffinity
         | Setting::IrqAffinity(_)
         | Setting::AllowedCpus(_) => SpecPart::Cpu,
+        Setting::PciDriver(_) => SpecPart::Devices,
     }
 }

@@ -9,6 +9,7 @@ use crate::notes::Notes;
 use crate::root::ReadError;
 use crate::{
     cpuinfo, kernel, ksm, kubelet, kvm, links, machine, pci, pod_allocations, processes, topology,
+    vfio,
 };
 
 /// All facts about a host that one observation has read.
@@ -44,6 +45,8 @@ pub struct HostFacts {
     pub cgroup: Cgroup,
     /// PCI functions of the device classes that can be used by VMs, and all SR-IOV physical functions.
     pub pci: Vec<pci::PciDevice>,
+    /// PCI functions that the spec assigns to VMs; read only for plans.
+    pub vfio: vfio::VfioFacts,
     /// NVMe drives.
     pub nvme: Vec<Nvme>,
     /// Graphics and compute accelerators.

@@ -1,6 +1,9 @@
 //! Reads [`HostFacts`] from a [`Root`]. A fact that cannot be read is noted, and the other facts are still read.
 
-use berth_api::infra_node::Memory;
+use std::collections::BTreeSet;
+
+use berth_api::PciAddress;
+use berth_api::infra_node::{InfraNodeSpec, Memory, VfioSpec};
 
 use crate::facts::HostFacts;
 use crate::kernel_files::boot_id;
@@ -11,7 +14,7 @@ use crate::services::HostServices;
 use crate::setting::Setting;
 use crate::{
     cgroup, cpu, cpuinfo, devices, direct_io, iommu, kernel, ksm, kubelet, kvm, links, machine,
-    memory, mounts, nvme, pci, pod_allocations, processes, topology, zones,
+    memory, mounts, nvme, pci, pod_allocations, processes, topology, vfio, zones,
 };
 
 /// Options of an observation.
@@ -23,6 +26,8 @@ pub struct ObserveOptions {
     pub includes_devices: bool,
     /// PCI functions from an earlier observation, which are then not read again; `None` if PCI functions must be read.
     pub pci: Option<Vec<pci::PciDevice>>,
+    /// Selectors of the PCI functions that VMs use. Without selectors, only the functions that Berth has bound are read.
+    pub vfio: Vec<VfioSpec>,
     /// True if KVM is observed by creating a test VM. If no VM runs on the host, creating the test VM interrupts every
     /// CPU.
     pub includes_kvm: bool,
@@ -36,15 +41,29 @@ impl ObserveOptions {
             direct_io_paths: Vec::new(),
             includes_devices: false,
             pci: None,
+            vfio: Vec::new(),
             includes_kvm: false,
         }
+    }
+
+    /// Returns options with which only the facts that a plan for this spec needs are read.
+    #[must_use]
+    pub fn for_spec(spec: &InfraNodeSpec) -> Self {
+        let vfio = spec.devices.as_ref().map(|devices| devices.vfio.clone());
+        Self { vfio: vfio.unwrap_or_default(), ..Self::for_plan() }
     }
 }
 
 impl Default for ObserveOptions {
     fn default() -> Self {
         let direct_io_paths = direct_io::DEFAULT_PATHS.map(str::to_owned).to_vec();
-        Self { direct_io_paths, includes_devices: true, pci: None, includes_kvm: true }
+        Self {
+            direct_io_paths,
+            includes_devices: true,
+            pci: None,
+            vfio: Vec::new(),
+            includes_kvm: true,
+        }
     }
 }
 
@@ -88,6 +107,7 @@ pub fn observe(root: &Root, options: &ObserveOptions, services: &dyn HostService
         observe_devices(&mut facts, root, options, n);
     } else {
         facts.pci = options.pci.clone().unwrap_or_else(|| pci::observe(root, n));
+        facts.vfio = vfio::observe(root, &options.vfio, &functions_in_ledger(&facts.ledger));
     }
     facts.links = links::observe::observe(root, &facts.pci, n);
     facts.links.filter = links::filter::observe(root, &facts.links, &facts.ledger, n);
@@ -112,6 +132,15 @@ pub fn observe_links(root: &Root, pci: &[pci::PciDevice]) -> HostFacts {
     let mut links = links::observe::observe(root, pci, &mut notes);
     links.filter = links::filter::observe(root, &links, &ledger, &mut notes);
     HostFacts { boot_id, ledger, ledger_error: ledger_fault, links, notes, ..HostFacts::default() }
+}
+
+/// Returns the PCI functions whose driver Berth has changed.
+fn functions_in_ledger(ledger: &Ledger) -> BTreeSet<PciAddress> {
+    let address = |setting: &Setting| match setting {
+        Setting::PciDriver(address) => Some(*address),
+        _ => None,
+    };
+    ledger.entries.keys().filter_map(address).collect()
 }
 
 fn observe_devices(

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use berth_api::{CpuSet, PageSize, excerpt};
+use berth_api::{CpuSet, PageSize, PciAddress, excerpt};
 
 /// A setting of the host that Berth may change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -29,6 +29,9 @@ pub enum Setting {
     /// CPUs on which systemd lets a unit's processes run. The property `AllowedCPUs` is set only at runtime, so it is
     /// lost at a reboot.
     AllowedCpus(SystemdUnit),
+    /// Driver to which a PCI function is bound, with `driver_override` for `vfio-pci`. The kernel binds the functions
+    /// again at each boot.
+    PciDriver(PciAddress),
 }
 
 /// Files of `/sys/kernel/mm/ksm` (`Documentation/admin-guide/mm/ksm.rst`).
@@ -64,7 +67,7 @@ pub enum SettingValue {
     Number(u64),
     /// A set of CPUs. For `AllowedCPUs`, an empty set means all CPUs.
     Cpus(CpuSet),
-    /// A keyword of the kernel, such as `madvise`.
+    /// A keyword of the kernel, such as `madvise`, or the name of a driver.
     Keyword(String),
 }
 
@@ -72,6 +75,9 @@ pub enum SettingValue {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not {1}")]
 pub struct ParseSettingError(String, &'static str);
+
+/// Maximum length of a driver's name in the ledger. The kernel limits the names of modules to 56 bytes.
+const MAX_DRIVER_NAME_BYTES: usize = 64;
 
 impl KsmSetting {
     /// All files, in the order in which they must be written: KSM is started (`run`) only after its other settings are
@@ -124,6 +130,11 @@ impl Setting {
             (!text.is_empty() && text.bytes().all(is_word_byte))
                 .then(|| SettingValue::Keyword(text.to_owned()))
         };
+        let driver_name = || {
+            let is_valid = (1..=MAX_DRIVER_NAME_BYTES).contains(&text.len());
+            let is_printable = text.bytes().all(|b| b == b' ' || b.is_ascii_graphic());
+            (is_valid && is_printable).then(|| SettingValue::Keyword(text.to_owned()))
+        };
         let (value, expected) = match self {
             Self::Hugepages { .. } => (number(), "a number of pages"),
             Self::TransparentHugepages | Self::Ksm(KsmSetting::AdvisorMode) => {
@@ -134,6 +145,7 @@ impl Setting {
             | Self::DefaultIrqAffinity
             | Self::IrqAffinity(_)
             | Self::AllowedCpus(_) => (cpus(), "a CPU list"),
+            Self::PciDriver(_) => (driver_name(), "the name of a driver"),
         };
         value.ok_or_else(|| ParseSettingError(excerpt(text), expected))
     }
@@ -149,6 +161,7 @@ impl fmt::Display for Setting {
             Self::DefaultIrqAffinity => f.write_str("new interrupts"),
             Self::IrqAffinity(number) => write!(f, "interrupt {number}"),
             Self::AllowedCpus(unit) => write!(f, "{} AllowedCPUs", unit.unit_name()),
+            Self::PciDriver(address) => write!(f, "pci {address} driver"),
         }
     }
 }
@@ -172,6 +185,7 @@ impl FromStr for Setting {
             ["unbound", "workqueues"] => Some(Self::WorkqueueCpus),
             ["new", "interrupts"] => Some(Self::DefaultIrqAffinity),
             ["interrupt", number] => number.parse().ok().map(Self::IrqAffinity),
+            ["pci", address, "driver"] => address.parse().ok().map(Self::PciDriver),
             [unit, "AllowedCPUs"] => SystemdUnit::ALL
                 .into_iter()
                 .find(|known| known.unit_name() == *unit)
@@ -219,6 +233,7 @@ mod tests {
             Setting::WorkqueueCpus,
             Setting::DefaultIrqAffinity,
             Setting::IrqAffinity(24),
+            Setting::PciDriver("0000:81:00.0".parse().unwrap()),
         ];
         all.extend(KsmSetting::ALL.map(Setting::Ksm));
         all.extend(SystemdUnit::ALL.map(Setting::AllowedCpus));
@@ -230,7 +245,15 @@ mod tests {
         for setting in one_setting_of_each_kind() {
             assert_eq!(setting.to_string().parse(), Ok(setting));
         }
-        for wrong in ["", "ksm", "ksm x", "hugepages 2Mi", "hugepages 3Mi zone 0", "interrupt -1"] {
+        for wrong in [
+            "",
+            "ksm",
+            "ksm x",
+            "hugepages 2Mi",
+            "hugepages 3Mi zone 0",
+            "interrupt -1",
+            "pci 81.0 driver",
+        ] {
             assert!(wrong.parse::<Setting>().is_err(), "{wrong}");
         }
     }
@@ -244,6 +267,14 @@ mod tests {
         assert!(Setting::IrqAffinity(1).parse_value("x").is_err());
         assert!(Setting::Ksm(KsmSetting::Run).parse_value("").is_err());
         assert!(Setting::TransparentHugepages.parse_value("a b").is_err());
+        let driver = Setting::PciDriver("0000:81:00.0".parse().unwrap());
+        assert_eq!(
+            driver.parse_value("8250_mid"),
+            Ok(SettingValue::Keyword("8250_mid".to_owned()))
+        );
+        for text in ["", "a\nb", "x".repeat(65).as_str()] {
+            assert!(driver.parse_value(text).is_err(), "{text}");
+        }
     }
 
     proptest! {

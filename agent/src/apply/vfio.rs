@@ -1,0 +1,121 @@
+//! Binds PCI functions to the driver `vfio-pci`, and releases them to their original drivers.
+//!
+//! `driver_override` restricts one function to `vfio-pci`. The alternative, `new_id` of the driver, would bind every
+//! unbound function with the same id. A process that writes to `unbind` waits while a VM has the function open, so the
+//! use is read again directly before.
+
+use berth_api::PciAddress;
+
+use super::context::ApplyContext;
+use super::outcome::{ApplyResult, Result};
+use crate::host_write::{HostWrite as _, WriteError};
+use crate::plan::Step;
+use berth_host_facts::setting::SettingValue;
+use berth_host_facts::vfio::{
+    DEVICE_FOLDER, DRIVER_FOLDER, NO_DRIVER, VFIO_DRIVER, VfioFacts, VfioFunction,
+    observe_function, read_driver,
+};
+
+/// File of the bus: the kernel binds the function whose address is written to it, if a driver matches.
+const PROBE_FILE: &str = "sys/bus/pci/drivers_probe";
+
+/// Binds a function to the planned driver.
+pub(super) fn set_driver(context: &ApplyContext, address: PciAddress, step: &Step) -> Result {
+    let SettingValue::Keyword(driver) = &step.new_value else {
+        return Err(ApplyResult::Failed(
+            "the desired value is not the name of a driver".to_owned(),
+        ));
+    };
+    let facts = observe_function(context.root, address);
+    let Some(function) = facts.functions.get(&address) else {
+        return Err(ApplyResult::Failed(format!("{address}: the PCI function was removed")));
+    };
+    context.report_progress();
+    let change = DriverChange { context, address };
+    if driver == VFIO_DRIVER {
+        change.bind(function)
+    } else {
+        change.release(&facts, function, driver)
+    }
+}
+
+struct DriverChange<'a> {
+    context: &'a ApplyContext<'a>,
+    address: PciAddress,
+}
+
+impl DriverChange<'_> {
+    /// Binds the function to `vfio-pci`. If the kernel refuses it, the former driver is bound again.
+    fn bind(&self, function: &VfioFunction) -> Result {
+        if let Some(reason) = function.use_reason() {
+            return Err(ApplyResult::Blocked(reason));
+        }
+        self.write_override(VFIO_DRIVER)?;
+        let moved = self
+            .unbind(function.driver.as_deref())
+            .and_then(|()| self.probe())
+            .map_err(ApplyResult::from)
+            .and_then(|()| self.confirm(VFIO_DRIVER));
+        if moved.is_err() {
+            // If this fails too, the next plan starts from the state that is left.
+            let restored = self.write_override("\n").and_then(|()| self.probe_if_unbound());
+            restored.unwrap_or_default();
+        }
+        moved
+    }
+
+    /// Releases the function to its original driver.
+    fn release(&self, facts: &VfioFacts, function: &VfioFunction, driver: &str) -> Result {
+        let is_vfio = function.driver.as_deref() == Some(VFIO_DRIVER);
+        if let Some(user) = facts.group_user(function).filter(|_| is_vfio) {
+            return Err(ApplyResult::Blocked(format!("its IOMMU group is in use: {user}")));
+        }
+        self.write_override("\n")?;
+        if is_vfio {
+            self.unbind(Some(VFIO_DRIVER))?;
+        }
+        if driver != NO_DRIVER {
+            self.probe_if_unbound()?;
+        }
+        self.confirm(driver)
+    }
+
+    /// Sets the only driver that may bind the function; a line end permits all drivers.
+    fn write_override(&self, driver: &str) -> std::result::Result<(), WriteError> {
+        let file = format!("{DEVICE_FOLDER}/{}/driver_override", self.address);
+        self.context.root.write(&file, driver)
+    }
+
+    /// Unbinds the function from this driver. The kernel refuses it if the function has another driver.
+    fn unbind(&self, driver: Option<&str>) -> std::result::Result<(), WriteError> {
+        let Some(driver) = driver else { return Ok(()) };
+        let file = format!("{DRIVER_FOLDER}/{driver}/unbind");
+        self.context.root.write(&file, &self.address.to_string())?;
+        self.context.report_progress();
+        Ok(())
+    }
+
+    fn probe(&self) -> std::result::Result<(), WriteError> {
+        self.context.root.write(PROBE_FILE, &self.address.to_string())?;
+        self.context.report_progress();
+        Ok(())
+    }
+
+    fn probe_if_unbound(&self) -> std::result::Result<(), WriteError> {
+        match read_driver(self.context.root, self.address) {
+            Some(_) => Ok(()),
+            None => self.probe(),
+        }
+    }
+
+    /// Reads the driver, because `drivers_probe` succeeds even if no driver accepts the function.
+    fn confirm(&self, driver: &str) -> Result {
+        let now = read_driver(self.context.root, self.address);
+        let now = now.as_deref().unwrap_or(NO_DRIVER);
+        if now == driver {
+            return Ok(ApplyResult::Done(None));
+        }
+        let message = format!("the kernel has not bound {driver}: the driver is {now}; see dmesg");
+        Err(ApplyResult::Failed(message))
+    }
+}
