@@ -120,6 +120,7 @@ mod tests {
         status.capabilities.nvme = ["nvme0n1", "nvme1n1"]
             .map(|name| Nvme {
                 name: name.to_owned(),
+                id: None,
                 model: None,
                 size: None,
                 zone: None,

@@ -95,6 +95,7 @@ fn read_drive(
         && address.is_some();
     Nvme {
         name: name.to_owned(),
+        id: function.and_then(PciDevice::known_id),
         model: model
             .ok()
             .filter(|model| !model.is_empty())
@@ -116,6 +117,7 @@ fn drive_without_block_device(controller: &PciDevice) -> Nvme {
     let bound_to_vfio = controller.driver.as_deref() == Some("vfio-pci");
     Nvme {
         name: controller.address.to_string(),
+        id: controller.known_id(),
         model: None,
         size: None,
         zone: controller.zone,

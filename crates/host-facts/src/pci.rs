@@ -1,7 +1,7 @@
 //! PCI functions that VMs can use: network, NVMe, displays, accelerators, and every SR-IOV physical function.
 
 use berth_api::infra_node::{Sriov, UnknownReason};
-use berth_api::{PciAddress, excerpt};
+use berth_api::{PciAddress, PciId, excerpt};
 
 use crate::notes::Notes;
 use crate::root::{ReadError, ReadProblem, Root};
@@ -36,6 +36,12 @@ impl PciDevice {
     pub fn id(&self) -> String {
         let (vendor, device) = (self.vendor.unwrap_or_default(), self.device.unwrap_or_default());
         format!("{vendor:04x}:{device:04x}")
+    }
+
+    /// Returns the vendor id and the device id, if both could be read.
+    #[must_use]
+    pub fn known_id(&self) -> Option<PciId> {
+        Some(PciId { vendor: self.vendor?, device: self.device? })
     }
 
     /// Returns true for a network controller.

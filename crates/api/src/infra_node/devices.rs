@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::unknown_value;
-use crate::{Bytes, LinkName, PciAddress};
+use crate::{Bytes, LinkName, PciAddress, PciId};
 
 /// A physical network link or a bond of such links.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
@@ -180,6 +180,9 @@ pub struct PhysicalFunction {
 pub struct Nvme {
     /// Block device (`nvme0n1`), or the PCI address of a drive without one.
     pub name: String,
+    /// PCI vendor and device id (`144d:a80a`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<PciId>,
     /// Model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
