@@ -5,6 +5,7 @@ use berth_api::infra_node::Hypervisor;
 use super::definition::Check;
 use super::input::Input;
 use berth_host_facts::kvm::is_ready;
+use berth_host_facts::pci::PciDevice;
 use berth_runtime::check::Outcome;
 
 pub(super) const CHECKS: &[Check] = &[
@@ -21,6 +22,13 @@ pub(super) const CHECKS: &[Check] = &[
         explanation: "The kernel must use the IOMMU (intel_iommu=on on Intel); it then assigns devices to IOMMU \
             groups. Passthrough of NICs, NVMe drives and GPUs needs it.",
         run: check_iommu_enabled,
+    },
+    Check {
+        id: "devices.vfio",
+        title: "PCI functions bound to vfio-pci",
+        explanation: "VMs can use a function that is bound to vfio-pci only if no other function of its IOMMU group \
+            has a driver of the host. spec.devices.vfio of a HostProfile or InfraNode binds functions.",
+        run: check_vfio,
     },
     Check {
         id: "storage.direct-io",
@@ -74,6 +82,60 @@ fn check_iommu_enabled(input: &Input) -> Outcome {
         }
         (None, _) => Outcome::skip("the captured tree has no /sys/kernel/iommu_groups"),
     }
+}
+
+fn check_vfio(input: &Input) -> Outcome {
+    let functions = &input.facts.pci;
+    let bound: Vec<&PciDevice> = functions.iter().filter(|one| has_vfio_driver(one)).collect();
+    if bound.is_empty() {
+        return Outcome::skip("no PCI function is bound to vfio-pci");
+    }
+    let host_function = |function: &PciDevice| {
+        let group = function.iommu_group?;
+        functions.iter().find(|other| {
+            let has_host_driver = !matches!(other.driver.as_deref(), None | Some("pci-stub"))
+                && !has_vfio_driver(other);
+            other.iommu_group == Some(group) && has_host_driver
+        })
+    };
+    let shared: Vec<(&PciDevice, &PciDevice)> =
+        bound.iter().filter_map(|one| Some((*one, host_function(*one)?))).collect();
+    let mut outcome = if shared.is_empty() {
+        Outcome::pass(format!("{} functions", bound.len()))
+    } else {
+        let message = format!(
+            "{} of {} functions share an IOMMU group with the host",
+            shared.len(),
+            bound.len()
+        );
+        Outcome::warn(message).remedy(
+            "add the other functions of the group to spec.devices.vfio of the HostProfile or InfraNode, if the host does \
+             not need them; otherwise use another slot",
+        )
+    };
+    for (function, other) in shared {
+        let driver = other.driver.as_deref().unwrap_or_default();
+        let value = format!("its IOMMU group also contains {} ({driver})", other.address);
+        outcome = outcome.with_evidence(function_path(function), value);
+    }
+    // A network card may have hundreds of virtual functions.
+    for function in bound.into_iter().filter(|function| !function.is_virtual) {
+        let number = |number: Option<u32>| {
+            number.map_or_else(|| "unknown".to_owned(), |number| number.to_string())
+        };
+        let (group, zone) = (number(function.iommu_group), number(function.zone));
+        let value = format!("{}, IOMMU group {group}, zone {zone}", function.id());
+        outcome = outcome.with_evidence(function_path(function), value);
+    }
+    outcome
+}
+
+fn has_vfio_driver(function: &PciDevice) -> bool {
+    function.driver.as_deref().is_some_and(|driver| driver.contains("vfio"))
+}
+
+fn function_path(function: &PciDevice) -> String {
+    format!("/sys/bus/pci/devices/{}", function.address)
 }
 
 fn check_direct_io(input: &Input) -> Outcome {
@@ -133,4 +195,45 @@ fn check_nvme(input: &Input) -> Outcome {
         outcome = outcome.remedy("passthrough also needs an IOMMU, see iommu.enabled");
     }
     outcome
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_host_facts::HostFacts;
+    use berth_runtime::check::Status;
+
+    use super::*;
+    use crate::check::test_helpers::run_check_on_facts;
+
+    fn function(address: &str, driver: &str, iommu_group: Option<u32>) -> PciDevice {
+        PciDevice {
+            address: address.parse().unwrap(),
+            class: Some(0x01_08_02),
+            vendor: Some(0x144d),
+            device: Some(0xa80a),
+            driver: Some(driver.to_owned()),
+            iommu_group,
+            zone: Some(1),
+            sriov: None,
+            is_virtual: false,
+        }
+    }
+
+    #[test]
+    fn function_of_the_host_in_the_same_group_is_reported() {
+        let check = |pci: Vec<PciDevice>| {
+            run_check_on_facts("devices.vfio", &HostFacts { pci, ..HostFacts::default() })
+        };
+        let bound = || function("0000:81:00.0", "vfio-pci", Some(40));
+        let alone = check(vec![bound(), function("0000:41:00.0", "ice", Some(41))]);
+        assert_eq!(alone.status, Status::Pass);
+        assert_eq!(alone.evidence[0].value, "144d:a80a, IOMMU group 40, zone 1");
+        let shared = check(vec![bound(), function("0000:81:00.1", "ice", Some(40))]);
+        assert_eq!(shared.status, Status::Warn);
+        assert!(shared.evidence[0].value.contains("0000:81:00.1 (ice)"), "{shared:?}");
+        assert!(shared.remedy.is_some());
+        let unknown = check(vec![function("0000:81:00.0", "vfio-pci", None)]);
+        assert_eq!(unknown.status, Status::Pass);
+        assert_eq!(check(vec![function("0000:41:00.0", "ice", None)]).status, Status::Skip);
+    }
 }
