@@ -17,6 +17,11 @@ show /proc/irq/default_smp_affinity /proc/irq/*/smp_affinity_list
 show /sys/devices/virtual/workqueue/cpumask /sys/devices/virtual/workqueue/*/cpumask
 find /sys/fs/cgroup -maxdepth 2 \( -name 'cpuset.cpus' -o -name 'cpuset.cpus.partition' -o -name 'cpuset.mems' \) | sort |
     while read -r file; do show "$file"; done
+for function in /sys/bus/pci/devices/*; do
+    show "$function/driver_override"
+    cd -P "$function/driver" 2>/dev/null && printf '%s/driver: %s\n' "$function" "${PWD##*/}"
+done
+cd / || exit
 systemctl show init.scope system.slice user.slice -p Id -p AllowedCPUs -p AllowedMemoryNodes -p CPUWeight -p MemoryMax
 # Omits counters and values that the kernel changes by itself.
 sysctl -a 2>/dev/null | grep -vE \

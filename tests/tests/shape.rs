@@ -16,6 +16,8 @@ mod faults;
 mod other_tools;
 #[path = "shape/package.rs"]
 mod package;
+#[path = "shape/vfio.rs"]
+mod vfio;
 
 use std::io::Write as _;
 
@@ -49,6 +51,7 @@ fn host_is_configured_and_restored() {
         apply_and_revert::sample_is_applied_and_reverted(host);
         apply_and_revert::removed_values_are_restored(host);
         apply_and_revert::partial_allocation_is_reported(host);
+        vfio::drive_is_bound_and_released(host);
         faults::killed_commands_are_completed(host, 5);
         daemon::daemon_maintains_the_desired_state(host);
         package::package_is_installed_and_purged(host);
