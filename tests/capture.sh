@@ -58,7 +58,8 @@ copy /sys/fs/cgroup/cgroup.controllers
 for unit in cpu_core cpu_atom; do copy "/sys/devices/$unit/cpus"; done
 # An empty folder means that the host has no IOMMU; a missing folder means that it was not captured.
 mkdir -p "$tree/sys/kernel/iommu_groups"
-for group in /sys/kernel/iommu_groups/*; do [ -d "$group" ] && mkdir -p "$tree$group"; done
+for group in /sys/kernel/iommu_groups/*; do [ -d "$group" ] && mkdir -p "$tree$group/devices" && attributes "$group/devices"; done
+[ -d /sys/bus/pci/drivers/vfio-pci ] && mkdir -p "$tree/sys/bus/pci/drivers/vfio-pci"
 for module in /sys/module/*; do mkdir -p "$tree$module"; done
 for module in kvm kvm_intel kvm_amd zswap; do attributes "/sys/module/$module/parameters"; done
 for table in DMAR IVRS IORT; do
