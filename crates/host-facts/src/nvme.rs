@@ -10,7 +10,8 @@ use crate::notes::Notes;
 use crate::root::Root;
 use crate::sanitize::sanitize_to_one_line;
 
-pub(crate) const BLOCK_FOLDER: &str = "sys/class/block";
+/// Folder of the block devices in sysfs.
+pub const BLOCK_FOLDER: &str = "sys/class/block";
 /// Unit of `/sys/class/block/*/size` in bytes, which does not depend on the sector size of the drive.
 const SECTOR_BYTES: u64 = 512;
 
@@ -87,10 +88,10 @@ fn read_drive(
         let controller = name.split_once('n').map_or(name, |_| controller_name(name));
         root.read(&format!("sys/class/nvme/{controller}/model"))
     });
-    let (users, are_holders_known) = drive_users(root, name, devices, mounts);
+    let (users, are_users_known) = drive_users(root, name, devices, mounts);
     // A drive without a PCI function cannot be passed through to a VM, so it does not matter whether it is in use.
     let usage_known = mounts.table.is_some()
-        && are_holders_known
+        && are_users_known
         && is_signature_known(root, name)
         && address.is_some();
     Nvme {
@@ -152,7 +153,7 @@ pub(crate) fn controller_addresses(root: &Root, name: &str) -> Vec<PciAddress> {
 }
 
 /// Returns descriptions of the partitions, holders, mounts, swap spaces and signatures of the drive, and false if the
-/// holders cannot be listed.
+/// holders or the swap spaces cannot be read.
 pub(crate) fn drive_users(
     root: &Root,
     name: &str,
@@ -161,9 +162,11 @@ pub(crate) fn drive_users(
 ) -> (Vec<String>, bool) {
     let partitions: Vec<&str> =
         devices.iter().map(String::as_str).filter(|device| is_partition_of(device, name)).collect();
-    let swaps = root.read("proc/swaps").unwrap_or_default();
+    let swaps = root.read("proc/swaps");
     let mut users = Vec::new();
-    let mut are_holders_known = true;
+    // A kernel without support for swap space lacks the file.
+    let mut are_users_known = !matches!(&swaps, Err(error) if !error.is_not_found());
+    let swaps = swaps.unwrap_or_default();
     if !partitions.is_empty() {
         users.push(format!("partitions: {}", partitions.len()));
     }
@@ -176,7 +179,7 @@ pub(crate) fn drive_users(
                     holders.into_iter().map(|holder| format!("holder of {device}: {holder}")),
                 );
             }
-            Err(error) => are_holders_known &= error.is_not_found(),
+            Err(error) => are_users_known &= error.is_not_found(),
         }
         let mounted = mounts
             .table
@@ -193,7 +196,7 @@ pub(crate) fn drive_users(
                 .map(|signature| format!("{device} has signature {signature}")),
         );
     }
-    (users, are_holders_known)
+    (users, are_users_known)
 }
 
 /// Returns true for the name of a partition of a drive: `nvme0n1p2` of `nvme0n1`, `sda1` of `sda`.

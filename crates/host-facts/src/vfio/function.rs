@@ -32,10 +32,10 @@ pub struct VfioFunction {
     /// Number of times that drivers have enabled the function (`enable`). While a process has a function of `vfio-pci`
     /// open, the number is at least 1, and afterwards it is 0.
     pub enable_count: Option<u32>,
-    /// Descriptions of what uses a function that is not bound to `vfio-pci`; empty if it is unused, and if its use was
-    /// not read.
+    /// Descriptions of what uses a function that is not bound to `vfio-pci`.
     pub users: Vec<String>,
-    /// Reason why it is unknown whether the function is in use; `None` if it is known.
+    /// Reason why it is unknown whether the function is in use, for example because this was not read; `None` if it is
+    /// known.
     pub unknown_use: Option<String>,
 }
 
@@ -62,7 +62,7 @@ impl VfioFunction {
             ),
             enable_count: root.read_value(&file("enable")).ok(),
             users: Vec::new(),
-            unknown_use: None,
+            unknown_use: Some("it was not read".to_owned()),
         })
     }
 

@@ -4,7 +4,10 @@
 //! Only these functions are read: those that the spec selects, those that Berth has bound, and the other members of
 //! their IOMMU groups. A host has hundreds of PCI functions.
 
+mod drives;
 mod function;
+mod loop_devices;
+mod mount_namespaces;
 mod names;
 mod open_files;
 mod users;
@@ -14,6 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use berth_api::PciAddress;
 use berth_api::infra_node::VfioSpec;
 
+pub use drives::read_drives;
 pub use function::{VfioFunction, read_driver};
 pub use names::{DEVICE_FOLDER, DRIVER_FOLDER, NO_DRIVER, VFIO_DRIVER};
 pub use open_files::OpenFiles;
@@ -25,7 +29,7 @@ use users::UseReader;
 /// Facts about PCI functions for VMs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct VfioFacts {
-    /// Whether the host's PCI functions were listed.
+    /// Result of the listing of the host's PCI functions.
     pub list: FunctionList,
     /// True if the driver `vfio-pci` is loaded.
     pub is_driver_loaded: bool,
@@ -35,7 +39,7 @@ pub struct VfioFacts {
     pub open_files: OpenFiles,
 }
 
-/// Whether the host's PCI functions were listed.
+/// Result of the listing of the host's PCI functions.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum FunctionList {
     /// The functions were not listed, because the spec selects none, and Berth has bound none.

@@ -1,4 +1,4 @@
-//! Device nodes that processes of the host have open, from `/proc/<pid>/fd`.
+//! Device nodes that processes of the host have open, from `/proc/<pid>/fd`, and the mounts of these processes.
 //!
 //! To read the open files of another user's process, root needs the capabilities `CAP_DAC_READ_SEARCH` and
 //! `CAP_SYS_PTRACE`, which the agent's sandbox does not have by default.
@@ -7,11 +7,12 @@ use std::collections::BTreeMap;
 
 use berth_api::excerpt;
 
+use super::mount_namespaces::MountNamespaces;
+use crate::mounts::Mount;
 use crate::root::{ReadProblem, Root};
 
 /// Folders, other than `/dev`, in which programs of Kubernetes create device nodes: KubeVirt for hot-plugged disks, and
-/// the kubelet for block volumes. Other files are not examined: the kernel may wait for a server that is down if the file
-/// is on a network file system.
+/// the kubelet for block volumes.
 const DEVICE_NODE_FOLDERS: [&str; 2] = ["/kubevirt/hotplug-disks/", "/volumeDevices/"];
 
 /// Device nodes that processes have open.
@@ -19,6 +20,8 @@ const DEVICE_NODE_FOLDERS: [&str; 2] = ["/kubevirt/hotplug-disks/", "/volumeDevi
 pub struct OpenFiles {
     /// A process that has the device node open, by its device number (`b259:0`) and by its path.
     processes: BTreeMap<String, String>,
+    /// Mounts of drives in all mount namespaces.
+    pub(super) drive_mounts: Vec<Mount>,
     /// Reason why the open files of a process are unknown; `None` if the files of all processes were read.
     pub incomplete: Option<String>,
 }
@@ -31,14 +34,16 @@ impl OpenFiles {
         if !root.read("proc/2/comm").is_ok_and(|name| name == "kthreadd") {
             open_files.incomplete = Some("the host's processes are not visible".to_owned());
         }
+        let mut namespaces = MountNamespaces::default();
         match root.list_numbered("proc", "") {
             Ok(processes) => {
                 for (pid, _) in processes {
-                    open_files.add_process(root, pid);
+                    open_files.add_process(root, pid, &mut namespaces);
                 }
             }
             Err(error) => open_files.set_incomplete(error.to_string()),
         }
+        open_files.drive_mounts = namespaces.into_drive_mounts();
         open_files
     }
 
@@ -58,14 +63,17 @@ impl OpenFiles {
         self.processes.get(path).map(String::as_str)
     }
 
-    fn add_process(&mut self, root: &Root, pid: u32) {
+    fn add_process(&mut self, root: &Root, pid: u32, namespaces: &mut MountNamespaces) {
+        let Ok(namespace) = namespaces.read_of_process(root, pid) else {
+            self.set_unreadable(root, pid);
+            return;
+        };
         let folder = format!("proc/{pid}/fd");
         let files = match root.list(&folder) {
             Ok(files) => files,
             Err(error) => {
-                // A process that has ended has no open files.
-                if !error.is_not_found() && root.exists(&format!("proc/{pid}")) {
-                    self.set_unreadable(pid);
+                if !error.is_not_found() {
+                    self.set_unreadable(root, pid);
                 }
                 return;
             }
@@ -74,32 +82,42 @@ impl OpenFiles {
             let path = format!("{folder}/{file}");
             let target = match root.try_read_link(&path) {
                 Ok(target) => target,
-                Err(error) => {
-                    let is_known =
-                        matches!(error.problem, ReadProblem::NotFound | ReadProblem::Malformed(_));
-                    // The process has closed the file or has ended, or the link may not be read.
-                    if !is_known && root.exists(&format!("proc/{pid}")) {
-                        self.set_unreadable(pid);
-                    }
+                // The process has closed the file.
+                Err(error) if error.is_not_found() => continue,
+                // A path that is not UTF-8.
+                Err(error) if matches!(error.problem, ReadProblem::Malformed(_)) => "/".to_owned(),
+                Err(_) => {
+                    self.set_unreadable(root, pid);
                     continue;
                 }
             };
-            if !may_be_device_node(&target) {
+            if !target.starts_with('/') || is_common_device(&target) {
+                continue;
+            }
+            // A device node may have any path in a container. The kernel may wait for a server that is down if a file is
+            // on a remote file system, so such files are not examined.
+            let is_remote = namespace.is_some_and(|namespace| namespace.is_remote(&target));
+            let number = if is_remote { None } else { root.device_number(&path) };
+            if number.is_none() && !may_be_device_node(&target) {
                 continue;
             }
             let name = root.read(&format!("proc/{pid}/comm")).unwrap_or_default();
             let process = format!("process {pid} ({})", excerpt(&name));
-            if let Some(number) = root.device_number(&path) {
+            if let Some(number) = number {
                 self.processes.entry(number).or_insert_with(|| process.clone());
             }
             self.processes.entry(target).or_insert(process);
         }
     }
 
-    fn set_unreadable(&mut self, pid: u32) {
-        self.set_incomplete(format!(
-            "the open files of process {pid} cannot be read; run as root, with CAP_DAC_READ_SEARCH and CAP_SYS_PTRACE"
-        ));
+    /// Records that the open files of a process cannot be read, unless the process has ended.
+    fn set_unreadable(&mut self, root: &Root, pid: u32) {
+        if root.exists(&format!("proc/{pid}")) {
+            self.set_incomplete(format!(
+                "the open files of process {pid} cannot be read: the agent needs root, CAP_DAC_READ_SEARCH and \
+                 CAP_SYS_PTRACE (drop-in berth-agent-vfio.conf, component vfio-root-equivalent)"
+            ));
+        }
     }
 
     fn set_incomplete(&mut self, reason: String) {
@@ -107,13 +125,18 @@ impl OpenFiles {
     }
 }
 
+/// Returns true for the paths of device nodes that most processes have open.
+fn is_common_device(path: &str) -> bool {
+    matches!(path, "/dev/null" | "/dev/zero" | "/dev/urandom" | "/dev/tty")
+        || path.starts_with("/dev/pts/")
+}
+
+/// Returns true for paths at which device nodes are expected, for files whose device number cannot be read.
 fn may_be_device_node(path: &str) -> bool {
-    let is_null = matches!(path, "/dev/null" | "/dev/zero" | "/dev/urandom");
-    let is_terminal = path.starts_with("/dev/pts/") || path.starts_with("/dev/tty");
     let is_in_device_folder = path.starts_with("/dev/")
         || path.contains("/dev/nvme")
         || DEVICE_NODE_FOLDERS.iter().any(|folder| path.contains(folder));
-    path.starts_with('/') && is_in_device_folder && !is_null && !is_terminal
+    path.starts_with('/') && is_in_device_folder && !is_common_device(path)
 }
 
 #[cfg(test)]
@@ -147,7 +170,7 @@ mod tests {
             ("/host/dev/nvme1n1".to_owned(), process(2)),
             ("/dev/vfio/12".to_owned(), process(3)),
         ];
-        let open_files = OpenFiles { processes: processes.into(), incomplete: None };
+        let open_files = OpenFiles { processes: processes.into(), ..OpenFiles::default() };
         assert_eq!(open_files.user_of("b259:0", "nvme0n1"), Some("process 1 (a)"));
         assert_eq!(open_files.user_of("b259:4", "nvme1n1"), Some("process 2 (a)"));
         assert_eq!(open_files.user_of("b259:8", "nvme11n1"), None);

@@ -124,6 +124,16 @@ fn each_use_of_a_drive_is_found() {
             "2",
             "virtual functions: 2",
         ),
+        (
+            "sys/devices/pci0000:80/0000:81:00.0/pci10000:00/uevent".to_owned(),
+            "",
+            "PCI bus pci10000:00 is below it",
+        ),
+        (
+            "sys/class/block/loop0/loop/backing_file".to_owned(),
+            "/dev/nvme0n1",
+            "loop device of nvme0n1: loop0",
+        ),
     ] {
         let tree = Tree::new();
         if path.contains("nvme0n1p1") {
@@ -138,6 +148,28 @@ fn each_use_of_a_drive_is_found() {
     tree.write("proc/88/comm", "qemu-system-x86").link("proc/88/fd/3", "/dev/nvme0n1");
     let reason = tree.use_reason(DRIVE).unwrap();
     assert!(reason.contains("process 88 (qemu-system-x86) has nvme0n1 open"), "{reason}");
+}
+
+#[test]
+fn mount_of_a_container_is_found() {
+    let tree = Tree::new();
+    tree.link("proc/88/ns/mnt", "mnt:[4026532000]")
+        .link("proc/88/root", "/")
+        .write("proc/88/mountinfo", "22 1 259:0 / /data rw - ext4 /dev/data rw\n");
+    let reason = tree.use_reason(DRIVE).unwrap();
+    assert!(reason.contains("nvme0n1 mounted on /data"), "{reason}");
+    std::fs::remove_file(tree.0.path().join("proc/88/mountinfo")).unwrap();
+    let reason = tree.use_reason(DRIVE).unwrap();
+    assert!(reason.contains("the open files of process 88 cannot be read"), "{reason}");
+}
+
+#[test]
+fn link_below_another_controller_is_in_use() {
+    let tree = Tree::new();
+    let link = "sys/devices/pci0000:80/0000:81:00.0/usb1/1-1/net/usb0";
+    tree.write(&format!("{link}/flags"), "0x1003")
+        .link("sys/class/net/usb0", &format!("../../{}", link.trim_start_matches("sys/")));
+    assert!(tree.use_reason(DRIVE).unwrap().contains("link usb0 is up"));
 }
 
 #[test]
@@ -159,9 +191,21 @@ fn unknown_use_counts_as_use() {
         assert!(reason.starts_with("it is unknown whether it is in use: "), "{reason}");
         assert!(reason.ends_with(expected), "{reason}");
     }
+    let folder = format!("sys/devices/pci0000:80/{DRIVE}");
+    for (file, text, expected) in [
+        (format!("{folder}/sriov_numvfs"), "many", "`many` is not a valid value"),
+        (format!("{folder}/class"), "0x050210", "the driver nvme does not show its users"),
+        (format!("{folder}/class"), "0x0c0400", "the driver nvme does not show its users"),
+        (format!("{BLOCK}/size"), "0", "nvme0n1 has the size 0"),
+    ] {
+        let tree = Tree::new();
+        tree.write(&file, text);
+        let reason = tree.use_reason(DRIVE).unwrap_or_default();
+        assert!(reason.starts_with("it is unknown whether it is in use: "), "{reason}");
+        assert!(reason.contains(expected), "{reason}");
+    }
     let tree = Tree::new();
-    std::fs::remove_file(tree.0.path().join(format!("sys/devices/pci0000:80/{DRIVE}/driver")))
-        .unwrap();
+    std::fs::remove_file(tree.0.path().join(format!("{folder}/driver"))).unwrap();
     let reason = tree.use_reason(DRIVE).unwrap();
     assert!(reason.contains("without a driver, its content cannot be read"), "{reason}");
 }
