@@ -6,6 +6,7 @@
 mod apply_blocked;
 mod context;
 mod converge;
+mod drives;
 mod execute;
 mod hugepages;
 mod interrupts;

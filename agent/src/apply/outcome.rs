@@ -111,6 +111,10 @@ impl Outcome {
 /// Returns the kernel's error, its meaning for this file, and a remedy.
 pub(super) fn error_with_hint(error: &WriteError) -> String {
     let hint = match error.errno {
+        Errno::EACCES | Errno::EPERM | Errno::EROFS if is_driver_file(&error.path) => {
+            "; the sandbox of the daemon does not permit changes of drivers, unless it has the drop-in \
+             berth-agent-vfio.conf or the component vfio-root-equivalent"
+        }
         Errno::EACCES | Errno::EPERM => {
             "; run as root, on the host and not in an unprivileged container"
         }
@@ -135,4 +139,9 @@ pub(super) fn error_with_hint(error: &WriteError) -> String {
         _ => "",
     };
     format!("{error}{hint}")
+}
+
+/// Returns true for files that bind PCI functions to drivers, and those that send events of drives.
+fn is_driver_file(path: &str) -> bool {
+    path.starts_with("sys/bus/pci") || path.starts_with("sys/class/block")
 }

@@ -2,11 +2,12 @@
 //!
 //! `driver_override` restricts one function to `vfio-pci`. The alternative, `new_id` of the driver, would bind every
 //! unbound function with the same id. A process that writes to `unbind` waits while a VM has the function open, so the
-//! use is read again directly before.
+//! use is read again directly before, while the drives of the function are claimed.
 
 use berth_api::PciAddress;
 
 use super::context::ApplyContext;
+use super::drives::claim_drives;
 use super::outcome::{ApplyResult, Result};
 use crate::host_write::{HostWrite as _, WriteError};
 use crate::plan::Step;
@@ -26,17 +27,28 @@ pub(super) fn set_driver(context: &ApplyContext, address: PciAddress, step: &Ste
             "the desired value is not the name of a driver".to_owned(),
         ));
     };
+    // Drives stay claimed until they are unbound.
+    let claimed_drives =
+        if driver == VFIO_DRIVER { Some(claim_drives(context, address)?) } else { None };
     let facts = observe_function(context.root, address);
     let Some(function) = facts.functions.get(&address) else {
         return Err(ApplyResult::Failed(format!("{address}: the PCI function was removed")));
     };
     context.report_progress();
+    if let Ok(Some(name)) = &function.driver_override
+        && name != VFIO_DRIVER
+    {
+        let reason = format!("another program has set driver_override to `{name}`");
+        return Err(ApplyResult::Blocked(reason));
+    }
     let change = DriverChange { context, address };
-    if driver == VFIO_DRIVER {
+    let result = if driver == VFIO_DRIVER {
         change.bind(function)
     } else {
         change.release(&facts, function, driver)
-    }
+    };
+    drop(claimed_drives);
+    result
 }
 
 struct DriverChange<'a> {
@@ -47,6 +59,10 @@ struct DriverChange<'a> {
 impl DriverChange<'_> {
     /// Binds the function to `vfio-pci`. If the kernel refuses it, the former driver is bound again.
     fn bind(&self, function: &VfioFunction) -> Result {
+        if function.has_vfio_driver() {
+            let reason = "another program has bound it to a driver for VMs".to_owned();
+            return Err(ApplyResult::Blocked(reason));
+        }
         if let Some(reason) = function.use_reason() {
             return Err(ApplyResult::Blocked(reason));
         }
@@ -58,7 +74,10 @@ impl DriverChange<'_> {
             .and_then(|()| self.confirm(VFIO_DRIVER));
         if moved.is_err() {
             // If this fails too, the next plan starts from the state that is left.
-            let restored = self.write_override("\n").and_then(|()| self.probe_if_unbound());
+            let restored = self.write_override("\n").and_then(|()| match function.driver {
+                Some(_) => self.probe_if_unbound(),
+                None => Ok(()),
+            });
             restored.unwrap_or_default();
         }
         moved
