@@ -239,6 +239,15 @@ fn function_in_use_is_kept_when_the_count_is_lowered() {
     assert_eq!(run_plan(&tree, "devices: {vfio: [{id: '144d:a80a', count: 1}]}").1, [released]);
 }
 
+/// Tests a drive that Berth has bound before, and that the host now uses: another drive is bound.
+#[test]
+fn refused_function_of_the_ledger_is_not_preferred() {
+    let tree = host_tree();
+    write_ledger(&tree, SYSTEM_DRIVE);
+    let expected = format!("pci {FREE_DRIVE} driver: nvme -> vfio-pci");
+    assert_eq!(run_plan(&tree, "devices: {vfio: [{id: '144d:a80a', count: 1}]}").1, [expected]);
+}
+
 /// Tests a kernel that does not bind the driver: the files of a tree have no effect.
 #[test]
 fn refused_driver_is_restored() {

@@ -22,12 +22,14 @@ use crate::cluster::{CycleEvent, Store};
 use crate::dhcp::DhcpHandle;
 use crate::manifest::SpecPart;
 use crate::observe;
+use crate::plan::ChangeId;
 use crate::state_folder::{self, CONFLICTS_FILE, ConflictRecord, TRUNK_FILE, TrunkRecord};
 use crate::trunk::TrunkMonitor;
 use berth_host_facts::host_settings::HostSettings;
 use berth_host_facts::kernel_files::boot_id as read_boot_id;
 use berth_host_facts::links::Links;
 use berth_host_facts::root::Root;
+use berth_host_facts::setting::Setting;
 use berth_host_facts::{HostFacts, ObserveOptions, processes};
 
 /// Runs cycles, and stores results of the last cycle that the next cycle needs.
@@ -146,6 +148,9 @@ impl CycleRunner {
         let links_only = trigger == Trigger::Links
             || (trigger == Trigger::Timer && self.scan.has_unfinished_removals);
         let mut converged = self.converge(&desired, blocked_reason, links_only, begin);
+        if converged.outcomes.iter().any(has_changed_driver) {
+            self.read_devices();
+        }
         self.scan.has_unfinished_removals = converged.has_unfinished_removals;
         if let Some(full) = self.scan.last_full_cycle.take().filter(|_| links_only) {
             converged = merge_links(full, converged);
@@ -350,6 +355,12 @@ fn merge_links(mut full: ConvergeResult, links: ConvergeResult) -> ConvergeResul
         blocked_reason,
         ..full
     }
+}
+
+/// Returns true if the driver of a PCI function was changed, or may have been changed.
+fn has_changed_driver(outcome: &Outcome) -> bool {
+    matches!(outcome.id, ChangeId::Setting(Setting::PciDriver(_)))
+        && outcome.result != ChangeResult::Blocked
 }
 
 fn log_outcome(outcome: &Outcome) {

@@ -71,16 +71,16 @@ fn select_functions(
 }
 
 /// Returns the functions with an id in the order of preference: those that VMs have open, those that are bound already,
-/// those that can be bound, and the others, each sorted by address.
+/// those that can be bound, first those that Berth has bound before, and the others, each sorted by address.
 fn functions_with_id(input: Input, id: PciId) -> Vec<PciAddress> {
     let functions = input.facts.vfio.functions.values();
     let mut found: Vec<&VfioFunction> = functions.filter(|one| one.id == Some(id)).collect();
     found.sort_by_key(|function| {
         let is_bound = function.driver.as_deref() == Some(VFIO_DRIVER);
         let is_open = is_bound && function.enable_count != Some(0);
-        let is_ours = is_bound || is_in_ledger(input, function.address);
+        let is_ours = is_in_ledger(input, function.address);
         let is_refused = function_refusal(input, function).is_some();
-        (!is_open, !is_ours, is_refused, function.address)
+        (!is_open, !is_bound, is_refused, !is_ours, function.address)
     });
     found.into_iter().map(|function| function.address).collect()
 }
