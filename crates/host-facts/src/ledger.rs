@@ -6,8 +6,9 @@
 //! read, and Berth does not undo settings that an administrator has made after a reboot.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
-use berth_api::{LinkName, VlanId};
+use berth_api::{LinkName, MacAddress, VlanId};
 use serde::{Deserialize, Serialize};
 
 use crate::root::{ReadError, ReadProblem, Root};
@@ -82,12 +83,14 @@ pub struct FilterRecord {
     pub version: u32,
     /// Uplinks to which the table applies.
     pub uplinks: BTreeSet<LinkName>,
-    /// Networks in which the table drops the messages of guests that act as DHCP servers or routers.
+    /// Networks in which the table drops the messages of guests that act as DHCP servers or routers, or frames of guests
+    /// from foreign addresses.
     #[serde(default, skip_serializing_if = "GuardRecord::is_empty")]
     pub guard: GuardRecord,
 }
 
-/// Networks in which messages of guests that act as DHCP servers or routers are dropped.
+/// Networks in which messages of guests that act as DHCP servers or routers, or frames of guests from foreign addresses
+/// are dropped.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GuardRecord {
@@ -97,6 +100,9 @@ pub struct GuardRecord {
     /// VLANs of VLAN-aware bridges, which several tenants share: the name of the bridge and the VLAN id.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub vlans: BTreeSet<(LinkName, VlanId)>,
+    /// Networks whose guests may send only from the addresses of their leases, sorted by bridge and VLAN.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sources: Vec<SourceRecord>,
     /// True if the kernel lacks `CONFIG_NFT_BRIDGE_META`, so that rules cannot match the bridge of a frame and none of
     /// these networks is guarded.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -122,6 +128,34 @@ impl GuardRecord {
     pub fn has_networks(&self) -> bool {
         self.network_count() > 0
     }
+
+    /// Returns the networks whose guests can send only from the addresses of their leases; no network if the kernel
+    /// does not support the rules.
+    #[must_use]
+    pub fn guarded_sources(&self) -> &[SourceRecord] {
+        if self.unsupported { &[] } else { &self.sources }
+    }
+
+    /// Returns true if the table has rules that match the bridge of a frame (`CONFIG_NFT_BRIDGE_META`).
+    #[must_use]
+    pub fn matches_bridges(&self) -> bool {
+        self.has_networks() || !self.guarded_sources().is_empty()
+    }
+}
+
+/// Network whose guests may send only from the addresses of their leases.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SourceRecord {
+    /// Name of the tenant's network.
+    pub network: String,
+    /// Bridge of the network.
+    pub bridge: LinkName,
+    /// VLAN of the network, if several tenants share the bridge.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vlan: Option<VlanId>,
+    /// Ethernet address and IP address of each lease.
+    pub addresses: BTreeSet<(MacAddress, IpAddr)>,
 }
 
 /// Format of the ledger's file. All values of settings are strings, so that an operator can read the file and restore
@@ -284,6 +318,12 @@ mod tests {
         GuardRecord {
             bridges: ["tn5001".parse().unwrap()].into(),
             vlans: [("br-tenant".parse().unwrap(), 120.try_into().unwrap())].into(),
+            sources: vec![SourceRecord {
+                network: "cluster-a".to_owned(),
+                bridge: "br-tenant".parse().unwrap(),
+                vlan: Some(120.try_into().unwrap()),
+                addresses: [(MacAddress([2, 0, 0, 0, 0, 1]), [10, 0, 0, 1].into())].into(),
+            }],
             unsupported: false,
         }
     }
@@ -293,6 +333,16 @@ mod tests {
         let record: FilterRecord = serde_json::from_str(r#"{"version":1,"uplinks":[]}"#).unwrap();
         assert!(record.guard.is_empty());
         assert!(!serde_json::to_string(&record).unwrap().contains("guard"));
+    }
+
+    #[test]
+    fn unsupported_rules_guard_no_network() {
+        let guard = example_guard();
+        assert!(guard.matches_bridges() && guard.guarded_sources().len() == 1);
+        let sources_only = GuardRecord { sources: guard.sources.clone(), ..GuardRecord::default() };
+        assert!(sources_only.matches_bridges() && !sources_only.has_networks());
+        let unsupported = GuardRecord { unsupported: true, ..guard };
+        assert!(!unsupported.matches_bridges() && unsupported.guarded_sources().is_empty());
     }
 
     fn example_ledger() -> Ledger {
