@@ -60,6 +60,8 @@ impl Fleet {
                     let desired = tenant.spec.network.as_ref();
                     let dhcp_guard =
                         desired.is_some_and(TenantNetwork::is_served_by_agents).then_some(true);
+                    let source_guard =
+                        desired.is_some_and(TenantNetwork::has_source_guard).then_some(true);
                     for host in hosts.iter().filter(|host| host.carries(&tenant)) {
                         let Some(infra) = self.infra_nodes.get_mut(&host.name) else { continue };
                         let (vlan, vni) = id.to_fields();
@@ -69,6 +71,7 @@ impl Fleet {
                             vlan,
                             vni,
                             dhcp_guard,
+                            source_guard,
                             // The plan assumes that the agents configure the network.
                             ready_hosts_only: None,
                         };

@@ -73,9 +73,10 @@ fn tenant_network(
     // The DHCP guard is enabled only if the agents answer the DHCP requests of the tenant's machines. Otherwise one of
     // the tenant's VMs may be its DHCP server.
     let dhcp_guard = desired.is_served_by_agents().then_some(true);
+    let source_guard = desired.has_source_guard().then_some(true);
     let ready_hosts_only = desired.ready_hosts_only.filter(|only| *only);
     let network = desired.name.clone();
-    Some(TenantNetworkSpec { name, network, vlan, vni, dhcp_guard, ready_hosts_only })
+    Some(TenantNetworkSpec { name, network, vlan, vni, dhcp_guard, source_guard, ready_hosts_only })
 }
 
 #[cfg(test)]
@@ -142,6 +143,26 @@ mod tests {
         assert_eq!(guard(true, Some(true)), Some(true));
         assert_eq!(guard(true, Some(false)), None);
         assert_eq!(guard(false, None), None);
+    }
+
+    #[test]
+    fn source_guard_is_set_if_requested_and_agents_answer_the_vms() {
+        let guard = |fields: serde_json::Value| {
+            let mut one = tenant("abc", "trunk", Some(120), None);
+            let mut network = serde_json::json!({"name": "trunk"});
+            network.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+            one.spec.network = Some(serde_json::from_value(network).unwrap());
+            let networks = [("trunk".to_owned(), NetworkScenario::VlanAwareBridge)].into();
+            tenant_networks(&[Arc::new(one)], &BTreeMap::new(), &networks)[0].source_guard
+        };
+        let pool = serde_json::json!({"cidr": "10.0.0.0/24"});
+        assert_eq!(guard(serde_json::json!({"ipv4": pool, "sourceGuard": true})), Some(true));
+        assert_eq!(guard(serde_json::json!({"ipv4": pool, "sourceGuard": false})), None);
+        assert_eq!(guard(serde_json::json!({"ipv4": pool})), None);
+        // The API server refuses these combinations: without leases, no rule would apply.
+        assert_eq!(guard(serde_json::json!({"sourceGuard": true})), None);
+        let no_dhcp = serde_json::json!({"ipv4": pool, "sourceGuard": true, "dhcp": false});
+        assert_eq!(guard(no_dhcp), None);
     }
 
     #[test]

@@ -269,6 +269,7 @@ mod tests {
                 vlan: None,
                 vni: Some(7),
                 dhcp_guard: None,
+                source_guard: None,
                 ready_hosts_only: None,
             };
             let tenant_networks = vec![network];

@@ -149,7 +149,13 @@ pub enum MachineReadiness {
     validation = Rule::new("!has(oldSelf.vlan) || (has(self.vlan) && self.vlan == oldSelf.vlan)")
         .message("vlan cannot be changed once it is set: delete the tenant and create it again"),
     validation = Rule::new("!has(oldSelf.vni) || (has(self.vni) && self.vni == oldSelf.vni)")
-        .message("vni cannot be changed once it is set: delete the tenant and create it again")
+        .message("vni cannot be changed once it is set: delete the tenant and create it again"),
+    validation = Rule::new("!has(self.sourceGuard) || !self.sourceGuard || ((has(self.ipv4) || has(self.ipv6)) && (!has(self.dhcp) || self.dhcp))")
+        .message("sourceGuard requires ipv4 or ipv6, and not dhcp: false: the hosts compare addresses with those that agents serve"),
+    validation = Rule::new("!has(self.sourceGuard) || !self.sourceGuard || !has(self.binding) || self.binding == 'Bridge'")
+        .message("sourceGuard requires the binding Bridge: frames of other bindings pass through no bridge of the host"),
+    validation = Rule::new("!has(self.sourceGuard) || !self.sourceGuard || !has(self.macSpoofCheck) || self.macSpoofCheck")
+        .message("sourceGuard requires macSpoofCheck: otherwise a machine can send from the addresses of another machine")
 )]
 pub struct TenantNetwork {
     /// Name of the host network that carries the tenant's network, as in HostProfiles.
@@ -191,6 +197,12 @@ pub struct TenantNetwork {
     /// additional Ethernet addresses (keepalived, nested bridges). Default true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mac_spoof_check: Option<bool>,
+    /// True if the hosts drop ARP, IPv4 and IPv6 from machines whose source address is not an address that Berth
+    /// allocated to the machine. Only for machines without further IP addresses (keepalived, MetalLB, pods without
+    /// overlay). Requires `ipv4` or `ipv6`, `dhcp`, `macSpoofCheck`, and the binding Bridge; machines of a network with
+    /// scenario SriovVf are not created with it. Default false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source_guard: Option<bool>,
     /// True if machines are placed only on hosts on which the tenant's network is ready. Default false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ready_hosts_only: Option<bool>,
@@ -209,6 +221,12 @@ impl TenantNetwork {
     #[must_use]
     pub fn is_served_by_agents(&self) -> bool {
         (self.ipv4.is_some() || self.ipv6.is_some()) && self.dhcp != Some(false)
+    }
+
+    /// Returns true if the hosts drop frames of machines from addresses that Berth did not allocate to them.
+    #[must_use]
+    pub fn has_source_guard(&self) -> bool {
+        self.source_guard == Some(true) && self.is_served_by_agents()
     }
 }
 

@@ -35,6 +35,14 @@ pub fn network_attachment_definition(
     let sriov = network.scenario == NetworkScenario::SriovVf;
     let default = if sriov { NetworkBinding::Sriov } else { NetworkBinding::Bridge };
     let binding = requested.binding.unwrap_or(default);
+    if requested.has_source_guard() && binding != NetworkBinding::Bridge {
+        let message = format!(
+            "spec.network.sourceGuard: true, but with the binding {binding:?} of network {} the frames of machines pass \
+             through no bridge of the host, which could drop them; remove the field, or use a network with bridges",
+            network.name
+        );
+        return Err(Fault::new(ConditionReason::InvalidBinding, message));
+    }
     let (name, resource, config) = match binding {
         NetworkBinding::Bridge => bridge_parts(tenant, requested, network, id, tenant_count)?,
         NetworkBinding::Sriov => sriov_parts(tenant, requested, network, id)?,
@@ -250,9 +258,16 @@ mod tests {
             (NetworkScenario::SriovVf, json!({}), "spec.network.sriovResource"),
             (NetworkScenario::SriovVf, json!({"binding": "Bridge"}), "and no bridges"),
             (NetworkScenario::Vxlan, json!({"binding": "Sriov"}), "and no VLANs"),
+            (
+                NetworkScenario::SriovVf,
+                json!({"ipv4": {"cidr": "10.0.0.0/24"}, "sourceGuard": true, "sriovResource": "a/b"}),
+                "spec.network.sourceGuard",
+            ),
         ] {
             let fault = render_attachment(scenario, asked, 1).unwrap_err();
             assert!(fault.message.contains(words), "{fault}");
         }
+        let guarded = json!({"ipv4": {"cidr": "10.0.0.0/24"}, "sourceGuard": true});
+        render_attachment(NetworkScenario::VlanAwareBridge, guarded, 1).unwrap();
     }
 }
