@@ -5,6 +5,12 @@
 use nix::errno::Errno;
 
 use super::error::FilterError;
+use super::expressions::{
+    Expression, ICMPV6, INPUT_BRIDGE, INPUT_GROUP, INPUT_NAME, INPUT_PVID, LINK_LAYER_HEADER,
+    NEXT_REGISTER, NFT_JUMP, OUTPUT_GROUP, OUTPUT_NAME, PROTOCOL, TRANSPORT_HEADER, UDP,
+    bitwise_expression, compare_expression, data_value, load_meta, lookup_expression,
+    meta_expression, payload_expression, verdict_attributes,
+};
 use crate::netlink::KernelRefusal;
 use crate::nftables::{NF_DROP, NftablesRequest, NftablesWriter, message_types};
 use crate::plan::network::filter::{
@@ -150,26 +156,6 @@ fn set_requests(number: u32, set: KeySet) -> Vec<NftablesRequest> {
     std::iter::once(create_set).chain(add_elements).collect()
 }
 
-/// Returns a value as the netlink attribute `NFTA_DATA_VALUE`.
-fn data_value(bytes: &[u8]) -> Attributes {
-    Attributes::default().with_bytes(1, bytes)
-}
-
-type Expression = (&'static str, Attributes);
-
-/// Number of the register that the expressions use (`NFT_REG_1`).
-const REGISTER: u32 = 1;
-/// Number of the next register, which holds the rest of a key of more than 16 bytes (`NFT_REG_2`).
-const NEXT_REGISTER: u32 = 2;
-/// Base of a payload expression that loads bytes of the Ethernet header (`NFT_PAYLOAD_LL_HEADER`).
-const LINK_LAYER_HEADER: u32 = 0;
-/// Base of a payload expression that loads bytes of the UDP or ICMPv6 header (`NFT_PAYLOAD_TRANSPORT_HEADER`).
-const TRANSPORT_HEADER: u32 = 2;
-/// Protocol number of UDP.
-const UDP: u8 = 17;
-/// Protocol number of ICMPv6.
-const ICMPV6: u8 = 58;
-
 fn expressions(rule: Rule) -> Vec<Expression> {
     match rule {
         Rule::JumpForReserved => vec![
@@ -234,71 +220,4 @@ fn expressions(rule: Rule) -> Vec<Expression> {
             ("immediate", verdict_attributes(NF_DROP, None)),
         ],
     }
-}
-
-/// Returns an expression that loads bytes of a header.
-fn payload_expression(base: u32, offset: u32, length: u32) -> Attributes {
-    Attributes::default()
-        .with_number(1, REGISTER)
-        .with_number(2, base)
-        .with_number(3, offset)
-        .with_number(4, length)
-}
-
-fn bitwise_expression(mask: &[u8; 6]) -> Attributes {
-    Attributes::default()
-        .with_number(1, REGISTER)
-        .with_number(2, REGISTER)
-        .with_number(3, 6)
-        .with_nested(4, data_value(mask))
-        .with_nested(5, data_value(&[0; 6]))
-}
-
-fn lookup_expression(set: &str) -> Attributes {
-    Attributes::default().with_text(1, set).with_number(2, REGISTER)
-}
-
-/// Meta key of the output link's name (`NFT_META_OIFNAME`).
-const OUTPUT_NAME: u32 = 7;
-/// Meta key of the output link's group (`NFT_META_OIFGROUP`).
-const OUTPUT_GROUP: u32 = 22;
-/// Meta key of the input link's name (`NFT_META_IIFNAME`).
-const INPUT_NAME: u32 = 6;
-/// Meta key of the transport protocol (`NFT_META_L4PROTO`).
-const PROTOCOL: u32 = 16;
-/// Meta key of the name of the input link's bridge (`NFT_META_BRI_IIFNAME`).
-const INPUT_BRIDGE: u32 = 17;
-/// Meta key of the input link's group (`NFT_META_IIFGROUP`).
-const INPUT_GROUP: u32 = 21;
-/// Meta key of the input port's PVID, the VLAN of its untagged frames (`NFT_META_BRI_IIFPVID`).
-const INPUT_PVID: u32 = 28;
-
-fn meta_expression(key: u32) -> Attributes {
-    load_meta(key, REGISTER)
-}
-
-fn load_meta(key: u32, register: u32) -> Attributes {
-    Attributes::default().with_number(1, register).with_number(2, key)
-}
-
-fn compare_expression(bytes: &[u8]) -> Attributes {
-    Attributes::default()
-        .with_number(1, REGISTER)
-        .with_number(2, 0)
-        .with_nested(3, data_value(bytes))
-}
-
-/// Verdict that jumps to another chain (`NFT_JUMP`).
-const NFT_JUMP: u32 = (-3_i32).cast_unsigned();
-
-/// Returns a verdict: `NFT_REG_VERDICT`, and `NFTA_DATA_VERDICT` with the chain of a jump.
-fn verdict_attributes(code: u32, chain: Option<&str>) -> Attributes {
-    let verdict = Attributes::default().with_number(1, code);
-    let verdict = match chain {
-        Some(chain) => verdict.with_text(2, chain),
-        None => verdict,
-    };
-    Attributes::default()
-        .with_number(1, 0)
-        .with_nested(2, Attributes::default().with_nested(2, verdict))
 }

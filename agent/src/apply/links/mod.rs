@@ -3,6 +3,7 @@
 
 mod batches;
 pub mod error;
+mod expressions;
 mod filter;
 mod guard;
 pub(super) mod kernel;
