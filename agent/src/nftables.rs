@@ -13,6 +13,7 @@ use berth_host_facts::nftables::{
 use netlink_sys::Socket;
 use netlink_sys::protocols::NETLINK_NETFILTER;
 use nix::errno::Errno;
+use nix::sys::socket::{setsockopt, sockopt};
 use rtnetlink::packet_core::{NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_REQUEST};
 
 use crate::netlink::KernelRefusal;
@@ -29,6 +30,8 @@ pub(crate) mod message_types {
 
 /// Verdict that drops a frame (`NF_DROP`).
 pub(crate) const NF_DROP: u32 = 0;
+/// Size of the send buffer. A batch is one datagram, and contains all leases of the VMs on the host.
+const SEND_BUFFER_BYTES: usize = 4 << 20;
 /// Type of the message that begins a batch (`NFNL_MSG_BATCH_BEGIN`).
 const BATCH_BEGIN: u16 = 0x10;
 /// Type of the message that ends a batch (`NFNL_MSG_BATCH_END`).
@@ -49,6 +52,9 @@ impl NftablesWriter {
     pub(crate) fn open() -> io::Result<Self> {
         let (socket, datagram) =
             (open_socket(NETLINK_NETFILTER)?, Vec::with_capacity(DATAGRAM_SIZE));
+        if setsockopt(&socket, sockopt::SndBufForce, &SEND_BUFFER_BYTES).is_err() {
+            setsockopt(&socket, sockopt::SndBuf, &SEND_BUFFER_BYTES)?;
+        }
         Ok(Self { socket, sequence: 0, datagram })
     }
 

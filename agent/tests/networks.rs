@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use berth_agent::apply::{ApplyContext, Outcome, apply};
 use berth_agent::manifest::Manifest;
 use berth_agent::plan::network::LinkOp;
-use berth_agent::plan::{Change, Input, Plan, plan};
+use berth_agent::plan::{Change, Input, LeasedNetworks, Plan, plan};
 use berth_agent::state_folder::save_ledger;
 use berth_api::infra_node::{ChangeResult, LinkState};
 use berth_api::{LinkName, VlanId, VlanSet};
@@ -81,13 +81,22 @@ fn host_facts_with_filter() -> HostFacts {
 }
 
 fn make_plan(facts: &HostFacts, spec: &str) -> Plan {
+    make_plan_with_leases(facts, spec, None)
+}
+
+fn make_plan_with_leases(facts: &HostFacts, spec: &str, leases: Option<&LeasedNetworks>) -> Plan {
     let text = format!(
         "apiVersion: berth.dev/v1alpha1\nkind: InfraNode\nmetadata: {{name: a}}\nspec:\n{spec}\n"
     );
     let manifest = Manifest::parse(&text).unwrap();
     let shape = HostSettings::default();
-    let mut plan =
-        plan(Input { spec: &manifest.spec, unparsed: &manifest.unparsed, facts, settings: &shape });
+    let mut plan = plan(Input {
+        spec: &manifest.spec,
+        unparsed: &manifest.unparsed,
+        facts,
+        settings: &shape,
+        leases,
+    });
     plan.faults = manifest.faults.into_iter().chain(plan.faults).collect();
     plan
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::apply_blocked::ApplyBlocked;
 use super::links::kernel::Kernel;
+use crate::plan::LeasedNetworks;
 use crate::systemd::{Systemd, SystemdError};
 use berth_host_facts::root::Root;
 
@@ -28,6 +29,8 @@ pub struct ApplyContext<'a> {
     pub(super) kernel: Option<&'a RefCell<dyn Kernel + 'static>>,
     /// Reason why no change may be applied; `None` if changes may be applied.
     pub(super) blocked_reason: Option<ApplyBlocked>,
+    /// Addresses of the VMs on this host, for the plans; `None` while they are unknown.
+    pub(super) leases: Option<&'a LeasedNetworks>,
 }
 
 impl std::fmt::Debug for ApplyContext<'_> {
@@ -53,6 +56,7 @@ impl<'a> ApplyContext<'a> {
             systemd: OnceCell::new(),
             kernel: None,
             blocked_reason: None,
+            leases: None,
         }
     }
 
@@ -67,6 +71,13 @@ impl<'a> ApplyContext<'a> {
     #[must_use]
     pub fn with_blocked_reason(mut self, reason: Option<ApplyBlocked>) -> Self {
         self.blocked_reason = reason;
+        self
+    }
+
+    /// Sets the addresses of the VMs on this host.
+    #[must_use]
+    pub const fn with_leases(mut self, leases: Option<&'a LeasedNetworks>) -> Self {
+        self.leases = leases;
         self
     }
 

@@ -76,7 +76,13 @@ pub fn converge(
             save_kubelet_record(context, &facts);
         }
         context.report_progress();
-        let input = plan::Input { spec, unparsed, facts: &facts, settings: &settings };
+        let input = plan::Input {
+            spec,
+            unparsed,
+            facts: &facts,
+            settings: &settings,
+            leases: context.leases,
+        };
         let mut plan = plan::plan(input);
         if context.dry_run {
             plan.block_all_changes();

@@ -42,7 +42,7 @@ pub(super) const CHECKS: &[Check] = &[
         explanation: "A switch port with BPDU guard shuts down when it receives a BPDU of a guest, and all tenants of the host \
             lose their network. The nftables table `bridge berth` drops BPDUs, discovery and other frames that only \
             switches may send. Where the agent answers DHCP requests, the table also drops the messages of DHCP servers \
-            and routers among VMs.",
+            and routers among VMs, and with sourceGuard frames of VMs from foreign addresses.",
         run: check_bpdu_filter,
     },
     Check {
@@ -278,7 +278,13 @@ fn check_bpdu_filter(input: &Input) -> Outcome {
     let uplinks = filter::bridge_uplinks(links, &input.facts.ledger);
     let record = input.facts.ledger.filter.as_ref();
     let guard = record.map(|record| record.guard.clone()).unwrap_or_default();
-    let is_guard_unsupported = guard.unsupported;
+    let unsupported = guard.unsupported.then(|| {
+        if guard.sources.is_empty() {
+            "DHCP servers and routers among VMs are reported, but not dropped"
+        } else {
+            "foreign addresses of VMs, and DHCP servers and routers among VMs are not dropped"
+        }
+    });
     if *table != filter::table(&filter::new_filter_record(uplinks, guard)) {
         return Outcome::warn(
             "the rules that drop BPDUs and discovery frames of guests were changed",
@@ -286,8 +292,8 @@ fn check_bpdu_filter(input: &Input) -> Outcome {
         .with_evidence(path, "changed")
         .remedy(remedy);
     }
-    if is_guard_unsupported {
-        return Outcome::warn("DHCP servers and routers among VMs are reported, but not dropped")
+    if let Some(problem) = unsupported {
+        return Outcome::warn(problem)
             .with_evidence(path, "the kernel has no CONFIG_NFT_BRIDGE_META")
             .remedy("use a kernel with CONFIG_NFT_BRIDGE_META (grep NFT_BRIDGE_META /boot/config-$(uname -r))");
     }

@@ -68,11 +68,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let (root, _lock, mut facts) = open_host(&manifest.spec)?;
     clear_failed_trials(&root, &mut facts)?;
     let settings = observe::settings(&root, &facts);
+    let leases = manifest.leases.as_deref().map(plan::leased_networks);
     let input = plan::Input {
         spec: &manifest.spec,
         unparsed: &manifest.unparsed,
         facts: &facts,
         settings: &settings,
+        leases: leases.as_ref(),
     };
     let node = arguments.manifest.node_name.as_deref().or_else(|| facts.node_name());
     let faults = manifest.faults.iter().cloned().chain(manifest.node_mismatch(node));
@@ -162,7 +164,8 @@ fn converge_and_print(
         return Err(unreachable_failure(&crate::apply::ApplyBlocked::UnknownBootId.to_string()));
     };
     let style = Style::for_stdout();
-    let context = ApplyContext::new(root, boot_id, &|| {});
+    let leases = manifest.leases.as_deref().map(plan::leased_networks);
+    let context = ApplyContext::new(root, boot_id, &|| {}).with_leases(leases.as_ref());
     let mut print_outcome = |outcome: &Outcome| {
         if matches!(output, Output::Table) {
             print(&render_outcome(outcome, style)).map(drop).unwrap_or_default();

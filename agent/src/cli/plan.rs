@@ -76,11 +76,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let facts = observe_with_warnings(&root, &ObserveOptions::for_spec(&manifest.spec));
     let settings = observe::settings(&root, &facts);
     let node = arguments.manifest.node_name.as_deref().or_else(|| facts.node_name());
+    let leases = manifest.leases.as_deref().map(plan::leased_networks);
     let input = plan::Input {
         spec: &manifest.spec,
         unparsed: &manifest.unparsed,
         facts: &facts,
         settings: &settings,
+        leases: leases.as_ref(),
     };
     let mut plan = plan::plan(input);
     plan.node = node.unwrap_or_default().to_owned();

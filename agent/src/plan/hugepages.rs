@@ -378,7 +378,8 @@ mod tests {
         facts.memory.hugepages = vec![pool];
         let (spec, unparsed) = (InfraNodeSpec::default(), UnparsedParts::default());
         let blocked = |settings: &HostSettings, pages: u64| {
-            let input = Input { spec: &spec, unparsed: &unparsed, facts: &facts, settings };
+            let input =
+                Input { spec: &spec, unparsed: &unparsed, facts: &facts, settings, leases: None };
             let mut targets = Targets::default();
             targets.set_target(Setting::Hugepages { zone: 0, size }, SettingValue::Number(pages));
             let changes = plan_changes(input, &targets);

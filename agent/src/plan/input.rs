@@ -2,6 +2,7 @@
 
 use berth_api::infra_node::InfraNodeSpec;
 
+use super::leased_networks::LeasedNetworks;
 use crate::manifest::UnparsedParts;
 use berth_host_facts::HostFacts;
 use berth_host_facts::host_settings::HostSettings;
@@ -17,4 +18,6 @@ pub struct Input<'a> {
     pub facts: &'a HostFacts,
     /// Observed settings.
     pub settings: &'a HostSettings,
+    /// Addresses of the VMs on this host; `None` while they are unknown.
+    pub leases: Option<&'a LeasedNetworks>,
 }

@@ -17,6 +17,7 @@ pub mod id;
 mod input;
 mod ksm;
 pub mod kubelet;
+mod leased_networks;
 mod memory_reserve;
 mod model;
 pub mod network;
@@ -35,6 +36,7 @@ use current::current_setting_value;
 use drift::separate_drift;
 pub use id::{AttemptId, ChangeId};
 pub use input::Input;
+pub use leased_networks::{LeasedNetwork, LeasedNetworks, leased_networks};
 pub use model::Plan;
 pub use network::state::NetworkState;
 use target::{Target, Targets, collect_or_freeze, part_of_setting};
@@ -141,8 +143,13 @@ mod tests {
         let (spec, unparsed) = (InfraNodeSpec::default(), UnparsedParts::default());
         let stale = |unread_irqs: UnreadIrqs| {
             let settings = HostSettings { unread_irqs, ..HostSettings::default() };
-            let input =
-                Input { spec: &spec, unparsed: &unparsed, facts: &facts, settings: &settings };
+            let input = Input {
+                spec: &spec,
+                unparsed: &unparsed,
+                facts: &facts,
+                settings: &settings,
+                leases: None,
+            };
             plan(input).stale_settings
         };
         assert_eq!(stale(UnreadIrqs::default()), [setting]);

@@ -1,12 +1,18 @@
-//! Tests of the plan of the rules that drop messages of DHCP servers and routers among VMs.
+//! Tests of the plan of the rules that drop messages of DHCP servers and routers among VMs, and frames of VMs from
+//! foreign addresses.
 
+use std::net::IpAddr;
+
+use berth_agent::plan::{LeasedNetwork, LeasedNetworks};
+use berth_api::MacAddress;
 use berth_host_facts::HostFacts;
 use berth_host_facts::links::BridgeFilter;
+use berth_host_facts::nftables::Table;
 
 use super::kernel::KernelModel;
 use super::{
     SHARED_BRIDGE_SPEC, apply_plan, apply_plan_on, change_lines, filter_change_text,
-    host_facts_with_filter, make_plan,
+    host_facts_with_filter, make_plan, make_plan_with_leases,
 };
 
 #[test]
@@ -74,4 +80,140 @@ fn a_kernel_without_the_expression_has_the_other_rules() {
     let BridgeFilter::Present(table) = &facts.links.filter else { unreachable!() };
     assert!(table.chains.contains_key("servers"));
     assert!(make_plan(&facts, &first_network).is_empty());
+}
+
+const SOURCE_GUARD_SPEC: &str = "  networks: [{name: trunk, scenario: VlanAwareBridge, uplink: {name: eth1}, bridge: br-tenant}]\n  \
+    tenantNetworks:\n  - {name: a, network: trunk, vlan: 120, sourceGuard: true}\n  - {name: b, network: trunk, vlan: 121}\n";
+
+/// Returns leases of the network `a` with these last octets of their addresses.
+fn leases(segment: u32, numbers: &[u8]) -> LeasedNetworks {
+    let lease =
+        |number: &u8| (MacAddress([2, 0, 0, 0, 0, *number]), IpAddr::from([10, 0, 0, *number]));
+    let addresses = numbers.iter().map(lease).collect();
+    [("a".to_owned(), LeasedNetwork { segment: Some(segment), addresses })].into()
+}
+
+fn table(facts: &HostFacts) -> &Table {
+    let BridgeFilter::Present(table) = &facts.links.filter else { unreachable!() };
+    table
+}
+
+/// Returns the number of leases in the kernel's table; `None` without source guard.
+fn lease_count(facts: &HostFacts) -> Option<usize> {
+    table(facts).sets.get("vlan_ipv4").map(|keys| keys.len())
+}
+
+#[test]
+fn foreign_addresses_are_dropped_after_leases_were_read() {
+    let mut facts = host_facts_with_filter();
+    // While the leases are unknown, and without a lease of the network, VMs are not disconnected.
+    for unknown in [None, Some(LeasedNetworks::new()), Some(leases(120, &[]))] {
+        let mut facts = host_facts_with_filter();
+        let plan = make_plan_with_leases(&facts, SOURCE_GUARD_SPEC, unknown.as_ref());
+        assert_eq!(change_lines(&plan)[0], filter_change_text("eth1"));
+        apply_plan(&mut facts, &plan);
+        assert_eq!(lease_count(&facts), None);
+    }
+    // Leases of another VLAN do not belong to the network.
+    let other_vlan = leases(121, &[1]);
+    let plan = make_plan_with_leases(&facts, SOURCE_GUARD_SPEC, Some(&other_vlan));
+    assert_eq!(change_lines(&plan)[0], filter_change_text("eth1"));
+
+    let one = leases(120, &[1]);
+    let plan = make_plan_with_leases(&facts, SOURCE_GUARD_SPEC, Some(&one));
+    let text = "drop guests' BPDUs and discovery frames to eth1, and foreign addresses of VMs of 1 networks \
+                (nftables table bridge berth)";
+    assert_eq!(change_lines(&plan)[0], text);
+    apply_plan(&mut facts, &plan);
+    assert!(make_plan_with_leases(&facts, SOURCE_GUARD_SPEC, Some(&one)).is_empty());
+    assert_eq!(lease_count(&facts), Some(1));
+    let chains: Vec<&str> = table(&facts).chains.keys().map(String::as_str).collect();
+    assert_eq!(chains, ["forward", "leaving", "vlan_sources"]);
+    assert_eq!(table(&facts).sets["source_vlans"].len(), 1);
+
+    // A new lease changes only a set, and is no drift. Its chains stay the same.
+    let before = table(&facts).chains.clone();
+    let two = leases(120, &[1, 2]);
+    let plan = make_plan_with_leases(&facts, SOURCE_GUARD_SPEC, Some(&two));
+    assert_eq!((plan.changes.len(), plan.changes[0].was.as_str()), (1, "different leases"));
+    assert!(!plan.changes[0].drift);
+    apply_plan(&mut facts, &plan);
+    assert_eq!(lease_count(&facts), Some(2));
+    assert_eq!(table(&facts).chains, before);
+    // After a restart without the API server and without saved leases, the recorded leases stay.
+    assert!(make_plan(&facts, SOURCE_GUARD_SPEC).is_empty());
+}
+
+#[test]
+fn drift_of_the_source_guard_is_corrected_and_its_removal_restores_the_table() {
+    let mut facts = host_facts_with_filter();
+    let known = leases(120, &[1, 2]);
+    let plan = make_plan_with_leases(&facts, SOURCE_GUARD_SPEC, Some(&known));
+    apply_plan(&mut facts, &plan);
+    let BridgeFilter::Present(table) = &mut facts.links.filter else { unreachable!() };
+    table.sets.get_mut("vlan_ipv4").unwrap().pop_first();
+    let plan = make_plan_with_leases(&facts, SOURCE_GUARD_SPEC, Some(&known));
+    assert_eq!((plan.changes.len(), plan.changes[0].drift), (1, true));
+    apply_plan(&mut facts, &plan);
+    assert_eq!(lease_count(&facts), Some(2));
+
+    // While the spec of a network has a fault, its VMs get their addresses all the same.
+    let fault = SOURCE_GUARD_SPEC.replace("vlan: 121", "vni: 121");
+    let three = leases(120, &[1, 2, 3]);
+    let plan = make_plan_with_leases(&facts, &fault, Some(&three));
+    assert_eq!(plan.changes.len(), 1, "{plan:?}");
+    apply_plan(&mut facts, &plan);
+    assert_eq!(lease_count(&facts), Some(3));
+
+    let unguarded = SOURCE_GUARD_SPEC.replace(", sourceGuard: true", "");
+    let plan = make_plan_with_leases(&facts, &unguarded, Some(&three));
+    assert_eq!(change_lines(&plan), [filter_change_text("eth1")]);
+    apply_plan(&mut facts, &plan);
+    assert_eq!(lease_count(&facts), None);
+    assert!(make_plan_with_leases(&facts, &unguarded, Some(&three)).is_empty());
+}
+
+#[test]
+fn bridges_of_single_tenants_have_separate_sets() {
+    for (scenario, sets) in [
+        ("BridgePerTenant, uplink: {name: eth1}", &["bridge_ipv4", "bridge_ipv6"][..]),
+        ("VlanAwareBridge, uplink: {name: eth1}", &["vlan_ipv4", "vlan_ipv6"]),
+    ] {
+        let mut facts = host_facts_with_filter();
+        let spec = format!(
+            "  networks: [{{name: trunk, scenario: {scenario}}}]\n  \
+             tenantNetworks:\n  - {{name: a, network: trunk, vlan: 120, sourceGuard: true}}\n"
+        );
+        let known = leases(120, &[1]);
+        let plan = make_plan_with_leases(&facts, &spec, Some(&known));
+        apply_plan(&mut facts, &plan);
+        let found: Vec<&str> = table(&facts)
+            .sets
+            .keys()
+            .map(String::as_str)
+            .filter(|name| name.ends_with("_ipv4") || name.ends_with("_ipv6"))
+            .collect();
+        assert_eq!(found, sets);
+        assert!(make_plan_with_leases(&facts, &spec, Some(&known)).is_empty());
+    }
+}
+
+#[test]
+fn a_kernel_without_the_expression_tries_the_source_guard_only_for_other_networks() {
+    let mut facts = host_facts_with_filter();
+    let known = leases(120, &[1]);
+    let plan = make_plan_with_leases(&facts, SOURCE_GUARD_SPEC, Some(&known));
+    let kernel = KernelModel { has_no_bridge_meta: true, ..KernelModel::default() };
+    apply_plan_on(&mut facts, &plan, kernel);
+    let guard = &facts.ledger.filter.as_ref().unwrap().guard;
+    assert_eq!((guard.unsupported, guard.sources.len()), (true, 1));
+    assert_eq!(lease_count(&facts), None);
+    // Other leases are not tried.
+    let more = leases(120, &[1, 2]);
+    assert!(make_plan_with_leases(&facts, SOURCE_GUARD_SPEC, Some(&more)).is_empty());
+    let moved = SOURCE_GUARD_SPEC.replace("vlan: 120", "vlan: 122");
+    let leases = leases(122, &[1]);
+    let plan = make_plan_with_leases(&facts, &moved, Some(&leases));
+    apply_plan(&mut facts, &plan);
+    assert_eq!(lease_count(&facts), Some(1));
 }

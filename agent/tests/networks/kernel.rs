@@ -93,7 +93,7 @@ impl Kernel for KernelModel {
 
     fn apply_filter(&mut self, action: &FilterAction) -> Result<(), FilterError> {
         if self.has_no_bridge_meta
-            && matches!(action, FilterAction::Replace(filter) if filter.guard.has_networks())
+            && matches!(action, FilterAction::Replace(filter) if filter.guard.matches_bridges())
         {
             let errno = Errno::EOPNOTSUPP;
             return Err(FilterError::Refused(KernelRefusal { errno, extended_ack: None }));

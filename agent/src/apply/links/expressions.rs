@@ -2,11 +2,7 @@
 
 use berth_host_facts::nftables::Attributes;
 
-/// Returns a value as the netlink attribute `NFTA_DATA_VALUE`.
-pub(super) fn data_value(bytes: &[u8]) -> Attributes {
-    Attributes::default().with_bytes(1, bytes)
-}
-
+/// Name and attributes of an expression.
 pub(super) type Expression = (&'static str, Attributes);
 
 /// Number of the register that the expressions use (`NFT_REG_1`).
@@ -24,24 +20,39 @@ pub(super) const ICMPV6: u8 = 58;
 
 /// Returns an expression that loads bytes of a header.
 pub(super) fn payload_expression(base: u32, offset: u32, length: u32) -> Attributes {
+    load_payload(REGISTER, base, offset, length)
+}
+
+pub(super) fn load_payload(register: u32, base: u32, offset: u32, length: u32) -> Attributes {
     Attributes::default()
-        .with_number(1, REGISTER)
+        .with_number(1, register)
         .with_number(2, base)
         .with_number(3, offset)
         .with_number(4, length)
 }
 
-pub(super) fn bitwise_expression(mask: &[u8; 6]) -> Attributes {
+/// Returns an expression that applies a mask to the register.
+pub(super) fn bitwise_expression<const LENGTH: usize>(mask: &[u8; LENGTH]) -> Attributes {
+    let length = u32::try_from(LENGTH).unwrap_or(u32::MAX);
     Attributes::default()
         .with_number(1, REGISTER)
         .with_number(2, REGISTER)
-        .with_number(3, 6)
+        .with_number(3, length)
         .with_nested(4, data_value(mask))
-        .with_nested(5, data_value(&[0; 6]))
+        .with_nested(5, data_value(&[0; LENGTH]))
 }
 
+/// Returns an expression that matches if the set contains the key in the register.
 pub(super) fn lookup_expression(set: &str) -> Attributes {
     Attributes::default().with_text(1, set).with_number(2, REGISTER)
+}
+
+/// Flag of a lookup that matches if the set does not contain the key (`NFT_LOOKUP_F_INV`).
+const INVERTED: u32 = 1;
+
+/// Returns an expression that matches if the set does not contain the key in the register.
+pub(super) fn inverted_lookup_expression(set: &str) -> Attributes {
+    lookup_expression(set).with_number(5, INVERTED)
 }
 
 /// Meta key of the output link's name (`NFT_META_OIFNAME`).
@@ -67,11 +78,26 @@ pub(super) fn load_meta(key: u32, register: u32) -> Attributes {
     Attributes::default().with_number(1, register).with_number(2, key)
 }
 
+/// Returns an expression that matches if the register has this value (`NFT_CMP_EQ`).
 pub(super) fn compare_expression(bytes: &[u8]) -> Attributes {
+    compare(0, bytes)
+}
+
+/// Returns an expression that matches if the register has another value (`NFT_CMP_NEQ`).
+pub(super) fn unequal_expression(bytes: &[u8]) -> Attributes {
+    compare(1, bytes)
+}
+
+fn compare(operation: u32, bytes: &[u8]) -> Attributes {
     Attributes::default()
         .with_number(1, REGISTER)
-        .with_number(2, 0)
+        .with_number(2, operation)
         .with_nested(3, data_value(bytes))
+}
+
+/// Returns a value as the netlink attribute `NFTA_DATA_VALUE`.
+pub(super) fn data_value(bytes: &[u8]) -> Attributes {
+    Attributes::default().with_bytes(1, bytes)
 }
 
 /// Verdict that jumps to another chain (`NFT_JUMP`).

@@ -1,6 +1,6 @@
-//! Writes the nftables table that drops guests' control frames before they leave through an uplink, and the messages of
-//! DHCP servers and routers among guests. Each change is one transaction, so that the kernel always has either the old
-//! rules or the new rules.
+//! Writes the nftables table that drops guests' control frames before they leave through an uplink, the messages of DHCP
+//! servers and routers among guests, and frames of guests from foreign addresses. Each change is one transaction, so that
+//! the kernel always has either the old rules or the new rules.
 
 use nix::errno::Errno;
 
@@ -11,6 +11,7 @@ use super::expressions::{
     bitwise_expression, compare_expression, data_value, load_meta, lookup_expression,
     meta_expression, payload_expression, verdict_attributes,
 };
+use super::source_expressions::source_expressions;
 use crate::netlink::KernelRefusal;
 use crate::nftables::{NF_DROP, NftablesRequest, NftablesWriter, message_types};
 use crate::plan::network::filter::{
@@ -20,6 +21,7 @@ use crate::plan::network::filter::{
 use crate::plan::network::server_guard::{
     BRIDGE_SET, CLIENT_PORT_SET, GUARD_CHAIN, ROUTER_TYPE_SET, VLAN_SET,
 };
+use crate::plan::network::source_guard::{BridgeKind, Family};
 use crate::plan::network::{FilterAction, LINK_GROUP};
 use berth_host_facts::ledger::FilterRecord;
 use berth_host_facts::links::{BridgeFilter, read_filter};
@@ -85,6 +87,7 @@ fn replace_requests(filter: &FilterRecord) -> Vec<NftablesRequest> {
     // The chains to which rules jump are created first.
     let mut jump_targets = vec![RESERVED_ADDRESS_CHAIN];
     jump_targets.extend(filter.guard.has_networks().then_some(GUARD_CHAIN));
+    jump_targets.extend(BridgeKind::guarded(&filter.guard).map(BridgeKind::chain));
     for chain in jump_targets {
         let attributes = table_attribute().with_text(3, chain);
         requests.push(NftablesRequest::create(message_types::NEW_CHAIN, attributes));
@@ -118,8 +121,10 @@ const BIG_ENDIAN: u32 = 2;
 const MAX_ELEMENTS: usize = 1000;
 
 /// Returns the type, the byte order and the length of keys. The types are the data types that `nft` defines, so that
-/// `nft list` can show the keys: a hardware address (9), a port (13), a type of ICMPv6 (29), the name of a link (41),
-/// and a name together with a number of 32 bits (19).
+/// `nft list` can show the keys: a hardware address (9), an EtherType (10), a port (13), a type of ICMPv6 (29), the name
+/// of a link (41), and a name together with a number of 32 bits (19). In a key of several values, each value has 6 bits
+/// of the type, and a multiple of 4 bytes of the key: the key of a lease ends with a hardware address and an IPv4 (7) or
+/// IPv6 address (8).
 const fn key_format(kind: KeyKind) -> (u32, u32, u32) {
     match kind {
         KeyKind::HardwareAddress => (9, BIG_ENDIAN, 6),
@@ -127,6 +132,19 @@ const fn key_format(kind: KeyKind) -> (u32, u32, u32) {
         KeyKind::Port => (13, BIG_ENDIAN, 2),
         KeyKind::Icmpv6Type => (29, BIG_ENDIAN, 1),
         KeyKind::LinkAndVlan => ((41 << 6) | 19, HOST_ENDIAN, 20),
+        KeyKind::EtherType => (10, BIG_ENDIAN, 2),
+        KeyKind::Lease(bridge, family) => {
+            let (network, network_length) = match bridge {
+                BridgeKind::Single => (41, 16),
+                BridgeKind::Shared => ((41 << 6) | 19, 20),
+            };
+            let (address, address_length) = match family {
+                Family::V4 => (7, 4),
+                Family::V6 => (8, 16),
+            };
+            let key_type = (network << 12) | (9 << 6) | address;
+            (key_type, HOST_ENDIAN, network_length + 8 + address_length)
+        }
     }
 }
 
@@ -219,5 +237,43 @@ fn expressions(rule: Rule) -> Vec<Expression> {
             ("counter", Attributes::default()),
             ("immediate", verdict_attributes(NF_DROP, None)),
         ],
+        Rule::Source(rule) => source_expressions(rule),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use berth_api::MacAddress;
+    use berth_host_facts::ledger::{GuardRecord, SourceRecord};
+
+    use super::*;
+    use crate::plan::network::filter::new_filter_record;
+
+    #[test]
+    fn keys_of_each_set_have_its_length() {
+        let lease = |text: &str| (MacAddress([2, 0, 0, 0, 0, 1]), text.parse::<IpAddr>().unwrap());
+        let source = |bridge: &str, vlan: Option<u16>| SourceRecord {
+            network: "cluster-a".to_owned(),
+            bridge: bridge.parse().unwrap(),
+            vlan: vlan.map(|vlan| vlan.try_into().unwrap()),
+            addresses: ["10.0.0.1", "fd00::1"].map(lease).into(),
+        };
+        let guard = GuardRecord {
+            bridges: ["tn5001".parse().unwrap()].into(),
+            vlans: [("br-tenant".parse().unwrap(), 120.try_into().unwrap())].into(),
+            sources: vec![source("br-tenant", Some(120)), source("tn5001", None)],
+            unsupported: false,
+        };
+        let record = new_filter_record(["eth1".parse().unwrap()].into(), guard);
+        let all = sets(&record);
+        assert_eq!(all.len(), 13);
+        for set in all {
+            let (_, _, length) = key_format(set.kind);
+            assert!(!set.keys.is_empty(), "{set:?}");
+            let has_length = |key: &Vec<u8>| u32::try_from(key.len()) == Ok(length);
+            assert!(set.keys.iter().all(has_length), "{set:?}");
+        }
     }
 }

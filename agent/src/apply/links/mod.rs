@@ -11,6 +11,7 @@ pub(super) mod ledger_updates;
 mod live_kernel;
 mod messages;
 mod removal;
+mod source_expressions;
 mod stages;
 mod steps;
 mod transaction;

@@ -103,9 +103,13 @@ pub(super) fn apply_link_changes_on(
 const SERVER_RULES_UNSUPPORTED: &str = "the kernel has no nftables expression for the bridge of a frame (CONFIG_NFT_BRIDGE_META, \
     Linux 5.3): DHCP servers and routers among VMs are reported, but not dropped";
 
-/// Applies a change of the nftables table. If the kernel does not support the rules against DHCP servers and routers
-/// among VMs, removes these rules from `action` and applies the other rules, which protect the host's connection.
-/// Returns a message in this case.
+/// Message about a filter change with source guard on a kernel without the expression `NFT_META_BRI_IIFNAME`.
+const SOURCE_RULES_UNSUPPORTED: &str = "the kernel has no nftables expression for the bridge of a frame (CONFIG_NFT_BRIDGE_META, \
+    Linux 5.3): foreign addresses of VMs, and DHCP servers and routers among VMs are not dropped";
+
+/// Applies a change of the nftables table. If the kernel does not support the rules against DHCP servers, routers and
+/// foreign addresses of VMs, removes these rules from `action` and applies the other rules, which protect the host's
+/// connection. Returns a message in this case.
 fn apply_filter(
     kernel: &mut dyn Kernel,
     action: &mut FilterAction,
@@ -115,8 +119,9 @@ fn apply_filter(
             if let Some(reduced) = action.without_guard() =>
         {
             kernel.apply_filter(&reduced)?;
+            let has_sources = matches!(&reduced, FilterAction::Replace(filter) if !filter.guard.sources.is_empty());
             *action = reduced;
-            Ok(Some(SERVER_RULES_UNSUPPORTED))
+            Ok(Some(if has_sources { SOURCE_RULES_UNSUPPORTED } else { SERVER_RULES_UNSUPPORTED }))
         }
         result => result.map(|()| None),
     }

@@ -68,13 +68,15 @@ pub enum FilterAction {
 }
 
 impl FilterAction {
-    /// Returns the same table without the rules against DHCP servers and routers among VMs, for a kernel that does not
-    /// support these rules; `None` if the table has no such rules.
+    /// Returns the same table without the rules against DHCP servers, routers and foreign addresses of VMs, for a kernel
+    /// that does not support these rules; `None` if the table has no such rules.
     #[must_use]
     pub fn without_guard(&self) -> Option<Self> {
         let Self::Replace(filter) = self else { return None };
+        let is_guarded = filter.guard.matches_bridges();
         let guard = GuardRecord { unsupported: true, ..filter.guard.clone() };
-        filter.guard.has_networks().then(|| Self::Replace(FilterRecord { guard, ..filter.clone() }))
+        let filter = FilterRecord { guard, ..filter.clone() };
+        is_guarded.then_some(Self::Replace(filter))
     }
 }
 

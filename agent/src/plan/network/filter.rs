@@ -8,7 +8,8 @@
 //! that a bridge forwards from one port to another, so the rules do not affect frames that the host itself sends
 //! through its uplink (LLDP, LACP, probes of trunks).
 //!
-//! The same table drops the messages of DHCP servers and routers among VMs ([`super::server_guard`]).
+//! The same table drops the messages of DHCP servers and routers among VMs ([`super::server_guard`]), and frames of VMs
+//! from foreign addresses ([`super::source_guard`]).
 //!
 //! The rules recognize the links that Berth creates by [`LINK_GROUP`](super::names::LINK_GROUP). The netlink
 //! message that creates a link also sets its group, so the rules apply to every tenant and every port from the
@@ -28,6 +29,7 @@ use super::server_guard::{
     BRIDGE_SET, CLIENT_PORT_SET, GUARD_CHAIN, ROUTER_TYPE_SET, VLAN_SET, client_port_keys,
     router_type_keys, vlan_key,
 };
+use super::source_guard::{BridgeKind, Family, SourceRule, TAG_SET, is_address_set, tag_keys};
 
 use crate::plan::change::{Change, ChangeReason};
 use crate::plan::input::Input;
@@ -86,6 +88,8 @@ pub(crate) enum Rule {
     DropOnBridges,
     /// Drops frames in the guarded VLANs of shared bridges.
     DropInVlans,
+    /// Rule of the source guard.
+    Source(SourceRule),
 }
 
 impl Rule {
@@ -103,7 +107,8 @@ impl Rule {
     /// Returns the rules of a table, in the order in which the kernel evaluates them.
     pub(crate) fn all(filter: &FilterRecord) -> impl Iterator<Item = Self> + use<> {
         let servers = filter.guard.has_networks().then_some(Self::SERVERS);
-        Self::CONTROL_FRAMES.into_iter().chain(servers.into_iter().flatten())
+        let sources = SourceRule::all(&filter.guard).map(Self::Source);
+        Self::CONTROL_FRAMES.into_iter().chain(servers.into_iter().flatten()).chain(sources)
     }
 
     pub(crate) const fn chain(self) -> &'static str {
@@ -114,6 +119,10 @@ impl Rule {
             | Self::AcceptFromUplinks
             | Self::DropOnBridges
             | Self::DropInVlans => GUARD_CHAIN,
+            Self::Source(rule) => match rule.chain() {
+                Some(chain) => chain,
+                None => FORWARD_CHAIN,
+            },
         }
     }
 
@@ -130,6 +139,7 @@ impl Rule {
             Self::AcceptFromUplinks => "frames from other hosts, through an uplink",
             Self::DropOnBridges => "guests may not send such messages on these bridges",
             Self::DropInVlans => "guests may not send such messages in these VLANs",
+            Self::Source(rule) => rule.description(),
         };
         format!("berth {RULES_VERSION}: {description}")
     }
@@ -198,6 +208,9 @@ pub(crate) enum KeyKind {
     Icmpv6Type,
     /// A link name, followed by a VLAN ID in host byte order.
     LinkAndVlan,
+    EtherType,
+    /// A network with source guard, followed by an Ethernet address and an IP address.
+    Lease(BridgeKind, Family),
 }
 
 /// Returns the sets of a table, with their keys.
@@ -218,6 +231,20 @@ pub(crate) fn sets(filter: &FilterRecord) -> Vec<KeySet> {
             set(BRIDGE_SET, KeyKind::LinkName, bridges),
             set(VLAN_SET, KeyKind::LinkAndVlan, vlans),
         ]);
+    }
+    if !guard.guarded_sources().is_empty() {
+        sets.push(set(TAG_SET, KeyKind::EtherType, tag_keys().collect()));
+    }
+    for kind in BridgeKind::guarded(guard) {
+        let network_key = match kind {
+            BridgeKind::Single => KeyKind::LinkName,
+            BridgeKind::Shared => KeyKind::LinkAndVlan,
+        };
+        sets.push(set(kind.network_set(), network_key, kind.network_keys(guard)));
+        for family in Family::ALL {
+            let keys = kind.address_keys(guard, family);
+            sets.push(set(kind.address_set(family), KeyKind::Lease(kind, family), keys));
+        }
     }
     sets
 }
@@ -285,12 +312,14 @@ pub(super) fn plan_filter(
         Some(now) if now.sets.get(UPLINK_SET) != should_be.sets.get(UPLINK_SET) => {
             "different uplinks"
         }
+        Some(now) if has_other_leases(now, &should_be) => "different leases",
         Some(now) if now.sets != should_be.sets => "different guarded networks",
         Some(_) => "different rules",
     };
     let id = LinkChangeId::InstallFilter {
         uplinks: desired.uplinks.clone(),
         guarded_networks: desired.guard.network_count(),
+        source_networks: desired.guard.guarded_sources().len(),
     };
     let drift = recorded == Some(&desired);
     action.filter = Some(FilterAction::Replace(desired));
@@ -300,6 +329,17 @@ pub(super) fn plan_filter(
         change.blocked = Some(NOT_ENFORCED_REASON.to_owned());
     }
     Some(change)
+}
+
+/// Returns true if only sets of leases differ.
+fn has_other_leases(now: &Table, should_be: &Table) -> bool {
+    let networks = |table: &Table| -> BTreeMap<String, BTreeSet<Vec<u8>>> {
+        let mut sets = table.sets.clone();
+        sets.retain(|name, _| !is_address_set(name));
+        sets
+    };
+    let leases_differ = now.sets != should_be.sets && networks(now) == networks(should_be);
+    leases_differ && now.chains == should_be.chains && now.flags == should_be.flags
 }
 
 /// Returns true if the rollback ledger records the table, but the table does not exist.

@@ -17,6 +17,8 @@ pub enum LinkChangeId {
         uplinks: BTreeSet<LinkName>,
         /// Number of networks whose guests may not send messages of DHCP servers and routers.
         guarded_networks: usize,
+        /// Number of networks whose guests may send only from the addresses of their leases.
+        source_networks: usize,
     },
     /// Deletes the rules that drop guests' control frames.
     DeleteFilter,
@@ -133,7 +135,7 @@ impl LinkChangeId {
 impl fmt::Display for LinkChangeId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::InstallFilter { uplinks, guarded_networks } => {
+            Self::InstallFilter { uplinks, guarded_networks, source_networks } => {
                 let by = if uplinks.is_empty() {
                     "tenants' links".to_owned()
                 } else {
@@ -145,6 +147,9 @@ impl fmt::Display for LinkChangeId {
                         f,
                         ", and DHCP servers and routers among VMs of {guarded_networks} networks"
                     )?;
+                }
+                if *source_networks > 0 {
+                    write!(f, ", and foreign addresses of VMs of {source_networks} networks")?;
                 }
                 write!(f, " (nftables table bridge {TABLE_NAME})")
             }

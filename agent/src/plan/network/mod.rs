@@ -25,6 +25,7 @@ mod refusal;
 pub(super) mod removal;
 mod scenario;
 pub(crate) mod server_guard;
+pub(crate) mod source_guard;
 pub mod state;
 mod tenants;
 mod tunnels;
@@ -99,7 +100,8 @@ pub(super) fn plan(input: Input) -> NetworkPlan {
     plan.changes.extend(changes);
     plan.stale_records = stale_records;
     let allow_removal = desired.frozen_networks.is_empty() && input.unparsed.networks.is_empty();
-    let guard = server_guard::desired_guard(input, &desired, !allow_removal);
+    let sources = source_guard::desired_sources(input, &desired, !allow_removal);
+    let guard = server_guard::desired_guard(input, &desired, sources, !allow_removal);
     let filter = filter::plan_filter(input, &plan.changes, guard, allow_removal);
     plan.stale_records.is_filter_stale = filter.is_none() && filter::is_recorded_but_absent(input);
     plan.changes.extend(filter);

@@ -13,7 +13,7 @@
 use std::collections::BTreeSet;
 
 use berth_api::{LinkName, VlanId};
-use berth_host_facts::ledger::GuardRecord;
+use berth_host_facts::ledger::{GuardRecord, SourceRecord};
 
 use super::desired::DesiredNetworks;
 use super::desired_link::DesiredKind;
@@ -56,13 +56,14 @@ pub(crate) fn vlan_key((bridge, vlan): &(LinkName, VlanId)) -> Vec<u8> {
     key
 }
 
-/// Returns the bridges and VLANs on which guests may not send messages of DHCP servers and routers. While the spec
-/// of a network has a fault (`has_faults`), the recorded bridges and VLANs stay guarded. If the kernel has refused
-/// the rules, the agent tries them again only after these bridges or VLANs change: the missing kernel module may
-/// have been installed in the meantime.
+/// Returns the bridges and VLANs on which guests may not send messages of DHCP servers and routers, together with the
+/// networks with source guard (`sources`). While the spec of a network has a fault (`has_faults`), the recorded bridges
+/// and VLANs stay guarded. If the kernel has refused the rules, the agent tries them again only after these bridges or
+/// VLANs change: the missing kernel module may have been installed in the meantime.
 pub(super) fn desired_guard(
     input: Input,
     desired: &DesiredNetworks,
+    sources: Vec<SourceRecord>,
     has_faults: bool,
 ) -> GuardRecord {
     let recorded = input.facts.ledger.filter.as_ref().map(|filter| &filter.guard);
@@ -83,10 +84,18 @@ pub(super) fn desired_guard(
             guard.bridges.extend(bridge.map(|link| link.name.clone()));
         }
     }
-    guard.unsupported = recorded.is_some_and(|refused| {
-        refused.unsupported && (&refused.bridges, &refused.vlans) == (&guard.bridges, &guard.vlans)
-    });
+    guard.sources = sources;
+    guard.unsupported =
+        recorded.is_some_and(|refused| refused.unsupported && has_same_networks(refused, &guard));
     guard
+}
+
+/// Returns true if both guards are about the same bridges and VLANs. Their leases may differ.
+fn has_same_networks(one: &GuardRecord, other: &GuardRecord) -> bool {
+    let places = |guard: &GuardRecord| -> Vec<_> {
+        guard.sources.iter().map(|network| (network.bridge.clone(), network.vlan)).collect()
+    };
+    (&one.bridges, &one.vlans) == (&other.bridges, &other.vlans) && places(one) == places(other)
 }
 
 #[cfg(test)]
