@@ -1,6 +1,7 @@
 //! One reconcile cycle: read the desired state, converge the host, publish the result.
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -22,7 +23,7 @@ use crate::cluster::{CycleEvent, Store};
 use crate::dhcp::DhcpHandle;
 use crate::manifest::SpecPart;
 use crate::observe;
-use crate::plan::ChangeId;
+use crate::plan::{ChangeId, LeasedNetworks, leased_networks};
 use crate::state_folder::{self, CONFLICTS_FILE, ConflictRecord, TRUNK_FILE, TrunkRecord};
 use crate::trunk::TrunkMonitor;
 use berth_host_facts::host_settings::HostSettings;
@@ -189,6 +190,18 @@ impl CycleRunner {
         self.dhcp.notify_links_changed();
     }
 
+    /// Returns the leases of the networks with source guard; `None` while they are unknown.
+    fn guarded_leases(&self, desired: &HostDesiredState) -> Option<LeasedNetworks> {
+        let tenants = desired.spec.tenant_networks.iter();
+        let guarded = tenants.filter(|tenant| tenant.source_guard == Some(true));
+        let guarded: BTreeSet<&str> = guarded.map(|tenant| tenant.name.as_str()).collect();
+        let known = self.dhcp.guarded_leases(&guarded);
+        match (&self.settings.source, &desired.leases) {
+            (Source::File(_), Some(leases)) => Some(leased_networks(leases)),
+            _ => known,
+        }
+    }
+
     /// Converges the whole host, or only its links.
     fn converge(
         &mut self,
@@ -197,6 +210,7 @@ impl CycleRunner {
         links_only: bool,
         begin: Instant,
     ) -> ConvergeResult {
+        let leases = self.guarded_leases(desired);
         let report_progress = || self.state.record_progress();
         let boot_id = read_boot_id(&self.root).unwrap_or_default();
         let api_servers =
@@ -204,6 +218,7 @@ impl CycleRunner {
         let context = ApplyContext::new(&self.root, &boot_id, &report_progress)
             .with_blocked_reason(blocked_reason)
             .with_api_servers(&api_servers)
+            .with_leases(leases.as_ref())
             .with_removal_time_limit(
                 self.scan.read_duration.clamp(REMOVAL_TIME_LIMITS.0, REMOVAL_TIME_LIMITS.1),
             );

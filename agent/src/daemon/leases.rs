@@ -9,9 +9,10 @@ use berth_host_facts::ledger::Ledger;
 use berth_host_facts::root::Root;
 use kube::core::DynamicObject;
 use serde_json::Value;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, mpsc};
 
 use super::settings::{Settings, Source};
+use super::trigger::Trigger;
 use crate::dhcp::DhcpHandle;
 use crate::fault::Fault;
 use crate::host_leases;
@@ -33,10 +34,24 @@ pub(super) fn restore(root: &Root, settings: &Settings, dhcp: &DhcpHandle) {
             let tree = serde_json::from_str(&text).unwrap_or(Value::Null);
             let (leases, faults) = host_leases::read(&tree, Some(&cluster.node));
             log_faults(&faults);
-            dhcp.set_leases(&Arc::new(leases.unwrap_or_default()));
+            // The leases stay unknown if the file has no HostLeases of this node.
+            if let Some(leases) = leases {
+                dhcp.set_leases(&Arc::new(leases));
+            }
         }
         Err(error) if error.is_not_found() => {}
         Err(error) => tracing::warn!(%error, "failed to read the saved leases"),
+    }
+}
+
+/// Starts a cycle when the leases change while a network has source guard, because the rules of the source guard contain
+/// the leases.
+pub(super) async fn watch_guarded_leases(dhcp: DhcpHandle, events: mpsc::Sender<Trigger>) {
+    loop {
+        dhcp.guarded_leases_changed().await;
+        if events.send(Trigger::Links).await.is_err() {
+            return;
+        }
     }
 }
 

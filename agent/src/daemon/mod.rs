@@ -112,6 +112,7 @@ async fn run_reconcile_loop(root: Root, settings: &Settings) -> anyhow::Result<(
         dhcp.conflicts().set_wake(Box::new(wake));
         tokio::spawn(dhcp::run_service(&dhcp, state.lock().metrics.dhcp.clone()));
     }
+    tokio::spawn(leases::watch_guarded_leases(dhcp.clone(), sender.clone()));
     let mut worker = CycleRunner::new(
         Arc::clone(&root),
         settings.clone(),

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
@@ -25,6 +26,7 @@ use super::problems::{PortProblem, ReportedProblems};
 use super::served_network::{ServedNetwork, ServedNetworks, served_networks};
 use crate::cluster::CycleEvent;
 use crate::packet_socket::PacketSocket;
+use crate::plan::{LeasedNetwork, LeasedNetworks};
 
 /// Debounce of link events: the CNI plugin creates a port and sets its VLAN in several steps.
 const DEBOUNCE_INTERVAL: Duration = Duration::from_millis(10);
@@ -40,6 +42,8 @@ const RECEIVE_BUFFER_BYTES: usize = 32 << 10;
 #[derive(Debug, Clone, Default)]
 struct Input {
     networks: Arc<ServedNetworks>,
+    /// True if leases were read.
+    are_leases_known: bool,
     /// The object from which `networks` was made. The object itself may be freed, because `networks` has a copy of the
     /// leases.
     source: Weak<HostLeasesSpec>,
@@ -53,12 +57,17 @@ pub struct DhcpHandle {
     links_changed: Arc<Notify>,
     events: Arc<OnceLock<mpsc::Sender<CycleEvent>>>,
     conflicts: AddressConflicts,
+    /// True if a network has source guard, whose rules contain the leases.
+    has_source_guard: Arc<AtomicBool>,
+    guarded_leases_changed: Arc<Notify>,
 }
 
 impl DhcpHandle {
     /// Replaces the leases.
     pub fn set_leases(&self, leases: &Arc<HostLeasesSpec>) {
-        self.input.send_if_modified(|input| {
+        let mut were_known = true;
+        let is_changed = self.input.send_if_modified(|input| {
+            were_known = std::mem::replace(&mut input.are_leases_known, true);
             let source = Arc::downgrade(leases);
             if input.source.ptr_eq(&source) {
                 return false;
@@ -71,6 +80,28 @@ impl DhcpHandle {
             }
             is_changed
         });
+        if (is_changed || !were_known) && self.has_source_guard.load(Ordering::SeqCst) {
+            self.guarded_leases_changed.notify_one();
+        }
+    }
+
+    /// Returns the leases of the networks with source guard; `None` while the leases are unknown. Later changes of the
+    /// leases complete [`Self::guarded_leases_changed`] if `guarded` contains a network.
+    pub(crate) fn guarded_leases(&self, guarded: &BTreeSet<&str>) -> Option<LeasedNetworks> {
+        // The flag is set before the leases are read, so that no change is missed.
+        self.has_source_guard.store(!guarded.is_empty(), Ordering::SeqCst);
+        let input = self.input.borrow();
+        let leased = |(name, network): (&String, &Arc<ServedNetwork>)| {
+            let is_guarded = guarded.contains(name.as_str());
+            is_guarded
+                .then(|| (name.clone(), LeasedNetwork::new(network.segment(), network.leases())))
+        };
+        input.are_leases_known.then(|| input.networks.iter().filter_map(leased).collect())
+    }
+
+    /// Waits until the leases change while a network has source guard.
+    pub(crate) async fn guarded_leases_changed(&self) {
+        self.guarded_leases_changed.notified().await;
     }
 
     /// Replaces the host networks by those of the rollback ledger.
@@ -358,5 +389,42 @@ mod tests {
         assert!(Arc::ptr_eq(&networks, &input.borrow().networks));
         handle.set_leases(&Arc::new(HostLeasesSpec::default()));
         assert!(input.has_changed().unwrap());
+    }
+
+    #[test]
+    fn only_changes_of_guarded_leases_complete_the_wait() {
+        let lease = |number: u8| Lease {
+            mac: MacAddress([2, 0, 0, 0, 0, number]),
+            machine: format!("cluster-a/m{number}"),
+            hostname: None,
+            ipv4: Some([10, 0, 0, number].into()),
+            ipv6: None,
+        };
+        let leases = |numbers: &[u8]| {
+            let leases = numbers.iter().map(|number| lease(*number)).collect();
+            let name = "cluster-a".to_owned();
+            let network = LeaseNetwork { name, leases, ..LeaseNetwork::default() };
+            Arc::new(HostLeasesSpec { networks: vec![network] })
+        };
+        let handle = DhcpHandle::default();
+        let is_changed = || {
+            let wait = std::pin::pin!(handle.guarded_leases_changed());
+            let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+            wait.poll(&mut context).is_ready()
+        };
+        let guarded = BTreeSet::from(["cluster-a"]);
+        assert_eq!(handle.guarded_leases(&guarded), None);
+        handle.set_leases(&Arc::default());
+        assert!(is_changed(), "the leases are known");
+        assert_eq!(handle.guarded_leases(&guarded), Some(LeasedNetworks::new()));
+        handle.set_leases(&leases(&[1]));
+        assert!(is_changed());
+        let known = handle.guarded_leases(&guarded).unwrap();
+        assert_eq!(known["cluster-a"].addresses.len(), 1);
+        handle.set_leases(&leases(&[1]));
+        assert!(!is_changed());
+        assert_eq!(handle.guarded_leases(&BTreeSet::new()), Some(LeasedNetworks::new()));
+        handle.set_leases(&leases(&[1, 2]));
+        assert!(!is_changed(), "no network has source guard");
     }
 }
