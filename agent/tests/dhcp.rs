@@ -20,6 +20,8 @@ mod flood;
 mod ipv6;
 #[path = "dhcp/namespace.rs"]
 mod namespace;
+#[path = "dhcp/source_guard.rs"]
+mod source_guard;
 
 /// Script that runs after the prelude of [`namespace`].
 const SCRIPT: &str = r#"

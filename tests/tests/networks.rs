@@ -26,6 +26,8 @@ mod management;
 mod running_pings;
 #[path = "networks/server_lost.rs"]
 mod server_lost;
+#[path = "networks/source_guard.rs"]
+mod source_guard;
 #[path = "networks/traffic.rs"]
 mod traffic;
 #[path = "networks/trunk.rs"]
@@ -263,6 +265,7 @@ fn addresses_and_trunks_reach_both_hosts() {
         || boot_on_switch([21, 22], Kernel::Stable),
         |switch, hosts| {
             addresses::vms_get_the_addresses_of_their_leases(hosts);
+            source_guard::foreign_addresses_are_dropped(hosts);
             management::management_traffic_is_kept(hosts, false);
             trunk::missing_vlan_is_reported_by_both_hosts(switch, hosts);
         },
