@@ -34,12 +34,14 @@ link_local=fe8000000000000000000000000000a1
 for key in /proc/sys/net/bridge/bridge-nf-call-*; do [ ! -e "$key" ] || echo 0 >"$key"; done
 guest a1 02:00:00:00:00:a1 tn5001
 guest a2 02:00:00:00:00:a2 tn5001
+guest a3 02:00:00:00:00:a3 tn5001
+guest a4 02:00:00:00:00:a4 tn5001
 guest b1 02:00:00:00:00:a1 tn5002
 guest b2 02:00:00:00:00:b2 tn5002
 listen a2
 listen b2
 has_port() { bridge link show dev "port-$1" | grep -q 'state forwarding'; }
-for name in a1 a2 b1 b2; do wait_for has_port "$name"; done
+for name in a1 a2 a3 a4 b1 b2; do wait_for has_port "$name"; done
 is_applied() { "$agent" plan --node-name a -f host.yaml | grep -q 'nothing to do'; }
 wait_for is_applied
 
@@ -74,7 +76,11 @@ frame a1 eth0 foreign-tagged "${mac_a1}81000000810000000806000108000604000102000
 frame a1 eth0 other-type "${mac_a1}88b5"
 # The network of the other tenant has no source guard, although its guest has the same Ethernet address.
 arp b1 other-tenant 0a01000b
-for mark in own-arp probe own-ipv4 request own-ipv6 link-local unspecified other-type; do wait_for heard a2 "$mark"; done
+# A guest without a lease is not restricted. The lease of a3 has no IPv6 address.
+frame a4 eth0 no-lease 0200000000a4080600010800060400010200000000a40a0100630000000000000a01000b
+frame a3 eth0 foreign-a3 0200000000a3080600010800060400010200000000a30a0100630000000000000a01000b
+frame a3 eth0 no-ipv6-lease "0200000000a386dd6000000000083b40${foreign6}ff020000000000000000000000000001"
+for mark in own-arp probe own-ipv4 request own-ipv6 link-local unspecified other-type no-lease no-ipv6-lease; do wait_for heard a2 "$mark"; done
 wait_for heard b2 other-tenant
 if grep foreign a2.heard; then exit 1; fi
 # The header of ICMPv6 can be found only by a kernel with IPv6.
@@ -126,6 +132,7 @@ const NETWORKS: &str = r#"
     leases:
     - {mac: "02:00:00:00:00:a1", machine: cluster-a/worker-a, ipv4: 10.1.0.10, ipv6: "fd00:1::10"}
     - {mac: "02:00:00:00:00:a2", machine: cluster-a/worker-b, ipv4: 10.1.0.11, ipv6: "fd00:1::11"}
+    - {mac: "02:00:00:00:00:a3", machine: cluster-a/worker-c, ipv4: 10.1.0.13}
   - name: cluster-b
     vni: 5002
     ipv4: {prefixLength: 24, gateway: 10.1.0.1}

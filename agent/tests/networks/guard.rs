@@ -98,6 +98,10 @@ fn table(facts: &HostFacts) -> &Table {
     table
 }
 
+/// Text of the change that installs the rules of [`SOURCE_GUARD_SPEC`].
+const SOURCE_GUARD_TEXT: &str = "drop guests' BPDUs and discovery frames to eth1, and foreign addresses of VMs of 1 networks \
+    (nftables table bridge berth)";
+
 /// Returns the number of leases in the kernel's table; `None` without source guard.
 fn lease_count(facts: &HostFacts) -> Option<usize> {
     table(facts).sets.get("vlan_ipv4").map(|keys| keys.len())
@@ -105,31 +109,31 @@ fn lease_count(facts: &HostFacts) -> Option<usize> {
 
 #[test]
 fn foreign_addresses_are_dropped_after_leases_were_read() {
-    let mut facts = host_facts_with_filter();
-    // While the leases are unknown, and without a lease of the network, VMs are not disconnected.
-    for unknown in [None, Some(LeasedNetworks::new()), Some(leases(120, &[]))] {
+    // While the leases are unknown, and without a lease of the network, no VM is restricted. Leases of another VLAN do
+    // not belong to the network.
+    let empty = Some(LeasedNetworks::new());
+    for unknown in [None, empty, Some(leases(120, &[])), Some(leases(121, &[1]))] {
         let mut facts = host_facts_with_filter();
         let plan = make_plan_with_leases(&facts, SOURCE_GUARD_SPEC, unknown.as_ref());
-        assert_eq!(change_lines(&plan)[0], filter_change_text("eth1"));
+        assert_eq!(change_lines(&plan)[0], SOURCE_GUARD_TEXT);
         apply_plan(&mut facts, &plan);
-        assert_eq!(lease_count(&facts), None);
+        assert_eq!(lease_count(&facts), Some(0));
+        assert!(table(&facts).sets["vlan_ipv4_macs"].is_empty());
     }
-    // Leases of another VLAN do not belong to the network.
-    let other_vlan = leases(121, &[1]);
-    let plan = make_plan_with_leases(&facts, SOURCE_GUARD_SPEC, Some(&other_vlan));
-    assert_eq!(change_lines(&plan)[0], filter_change_text("eth1"));
 
+    let mut facts = host_facts_with_filter();
     let one = leases(120, &[1]);
     let plan = make_plan_with_leases(&facts, SOURCE_GUARD_SPEC, Some(&one));
-    let text = "drop guests' BPDUs and discovery frames to eth1, and foreign addresses of VMs of 1 networks \
-                (nftables table bridge berth)";
-    assert_eq!(change_lines(&plan)[0], text);
+    assert_eq!(change_lines(&plan)[0], SOURCE_GUARD_TEXT);
     apply_plan(&mut facts, &plan);
     assert!(make_plan_with_leases(&facts, SOURCE_GUARD_SPEC, Some(&one)).is_empty());
     assert_eq!(lease_count(&facts), Some(1));
     let chains: Vec<&str> = table(&facts).chains.keys().map(String::as_str).collect();
     assert_eq!(chains, ["forward", "leaving", "vlan_sources"]);
     assert_eq!(table(&facts).sets["source_vlans"].len(), 1);
+    // The VM has no IPv6 address in its lease, so no rule compares its IPv6 addresses.
+    assert_eq!(table(&facts).sets["vlan_ipv4_macs"].len(), 1);
+    assert!(table(&facts).sets["vlan_ipv6_macs"].is_empty());
 
     // A new lease changes only a set, and is no drift. Its chains stay the same.
     let before = table(&facts).chains.clone();
@@ -164,6 +168,10 @@ fn drift_of_the_source_guard_is_corrected_and_its_removal_restores_the_table() {
     assert_eq!(plan.changes.len(), 1, "{plan:?}");
     apply_plan(&mut facts, &plan);
     assert_eq!(lease_count(&facts), Some(3));
+    // The source guard can be disabled in spite of the fault.
+    let disabled = fault.replace(", sourceGuard: true", "");
+    let plan = make_plan_with_leases(&facts, &disabled, Some(&three));
+    assert_eq!(change_lines(&plan), [filter_change_text("eth1")]);
 
     let unguarded = SOURCE_GUARD_SPEC.replace(", sourceGuard: true", "");
     let plan = make_plan_with_leases(&facts, &unguarded, Some(&three));

@@ -123,8 +123,8 @@ const MAX_ELEMENTS: usize = 1000;
 /// Returns the type, the byte order and the length of keys. The types are the data types that `nft` defines, so that
 /// `nft list` can show the keys: a hardware address (9), an EtherType (10), a port (13), a type of ICMPv6 (29), the name
 /// of a link (41), and a name together with a number of 32 bits (19). In a key of several values, each value has 6 bits
-/// of the type, and a multiple of 4 bytes of the key: the key of a lease ends with a hardware address and an IPv4 (7) or
-/// IPv6 address (8).
+/// of the type, and a multiple of 4 bytes of the key: the key of a VM ends with a hardware address, and the key of a lease
+/// also with an IPv4 (7) or IPv6 address (8).
 const fn key_format(kind: KeyKind) -> (u32, u32, u32) {
     match kind {
         KeyKind::HardwareAddress => (9, BIG_ENDIAN, 6),
@@ -133,18 +133,21 @@ const fn key_format(kind: KeyKind) -> (u32, u32, u32) {
         KeyKind::Icmpv6Type => (29, BIG_ENDIAN, 1),
         KeyKind::LinkAndVlan => ((41 << 6) | 19, HOST_ENDIAN, 20),
         KeyKind::EtherType => (10, BIG_ENDIAN, 2),
+        KeyKind::Machine(bridge) => machine_format(bridge),
         KeyKind::Lease(bridge, family) => {
-            let (network, network_length) = match bridge {
-                BridgeKind::Single => (41, 16),
-                BridgeKind::Shared => ((41 << 6) | 19, 20),
-            };
-            let (address, address_length) = match family {
-                Family::V4 => (7, 4),
-                Family::V6 => (8, 16),
-            };
-            let key_type = (network << 12) | (9 << 6) | address;
-            (key_type, HOST_ENDIAN, network_length + 8 + address_length)
+            let (machine, order, length) = machine_format(bridge);
+            match family {
+                Family::V4 => ((machine << 6) | 7, order, length + 4),
+                Family::V6 => ((machine << 6) | 8, order, length + 16),
+            }
         }
+    }
+}
+
+const fn machine_format(bridge: BridgeKind) -> (u32, u32, u32) {
+    match bridge {
+        BridgeKind::Single => ((41 << 6) | 9, HOST_ENDIAN, 24),
+        BridgeKind::Shared => ((41 << 12) | (19 << 6) | 9, HOST_ENDIAN, 28),
     }
 }
 
@@ -268,7 +271,7 @@ mod tests {
         };
         let record = new_filter_record(["eth1".parse().unwrap()].into(), guard);
         let all = sets(&record);
-        assert_eq!(all.len(), 13);
+        assert_eq!(all.len(), 17);
         for set in all {
             let (_, _, length) = key_format(set.kind);
             assert!(!set.keys.is_empty(), "{set:?}");

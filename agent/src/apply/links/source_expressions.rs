@@ -74,8 +74,9 @@ impl AddressField {
         ]
     }
 
-    /// Returns expressions that match if no lease of the frame's network has the Ethernet source and this address.
-    fn has_no_lease(self, bridge_kind: BridgeKind) -> Vec<Expression> {
+    /// Returns expressions that match if a lease of the frame's network has the Ethernet source and an address of this
+    /// family, but no lease has the Ethernet source and this address.
+    fn is_foreign(self, bridge_kind: BridgeKind) -> Vec<Expression> {
         let mut all = vec![("meta", meta_expression(INPUT_BRIDGE))];
         let mut next = REGISTER_AFTER_NAME;
         if bridge_kind == BridgeKind::Shared {
@@ -84,6 +85,8 @@ impl AddressField {
         }
         // The Ethernet source occupies two registers, of which the kernel fills the last two bytes with zeros.
         all.push(("payload", load_payload(next, LINK_LAYER_HEADER, 6, 6)));
+        let machines = bridge_kind.machine_set(self.family);
+        all.push(("lookup", lookup_expression(machines)));
         all.push(("payload", load_payload(next + 2, self.header, self.offset, self.length())));
         let set = bridge_kind.address_set(self.family);
         all.push(("lookup", inverted_lookup_expression(set)));
@@ -125,7 +128,7 @@ pub(super) fn source_expressions(rule: SourceRule) -> Vec<Expression> {
             let mut all = is_ether_type(IPV6);
             all.extend(source.is_not_link_local());
             all.extend(source.is_specified());
-            all.extend(source.has_no_lease(bridge_kind));
+            all.extend(source.is_foreign(bridge_kind));
             drop_if(all)
         }
         SourceStep::DropAdvertisement => {
@@ -138,7 +141,7 @@ pub(super) fn source_expressions(rule: SourceRule) -> Vec<Expression> {
                 ("cmp", compare_expression(&[NEIGHBOR_ADVERTISEMENT])),
             ]);
             all.extend(target.is_not_link_local());
-            all.extend(target.has_no_lease(bridge_kind));
+            all.extend(target.is_foreign(bridge_kind));
             drop_if(all)
         }
     }
@@ -147,7 +150,7 @@ pub(super) fn source_expressions(rule: SourceRule) -> Vec<Expression> {
 fn drop_ipv4(kind: [u8; 2], source: AddressField, bridge_kind: BridgeKind) -> Vec<Expression> {
     let mut all = is_ether_type(kind);
     all.extend(source.is_specified());
-    all.extend(source.has_no_lease(bridge_kind));
+    all.extend(source.is_foreign(bridge_kind));
     drop_if(all)
 }
 
@@ -184,6 +187,7 @@ mod tests {
             "cmp",
             "meta",
             "payload",
+            "lookup",
             "payload",
             "lookup",
             "counter",
@@ -200,10 +204,10 @@ mod tests {
     fn registers_of_a_key_are_adjacent() {
         let mut expected = load_payload(14, NETWORK_HEADER, 14, 4);
         let field = AddressField::ARP_SENDER;
-        let single = field.has_no_lease(BridgeKind::Single);
-        assert_eq!(single[2].1.as_bytes(), expected.as_bytes());
+        let single = field.is_foreign(BridgeKind::Single);
+        assert_eq!(single[3].1.as_bytes(), expected.as_bytes());
         expected = load_payload(15, NETWORK_HEADER, 14, 4);
-        let shared = field.has_no_lease(BridgeKind::Shared);
-        assert_eq!(shared[3].1.as_bytes(), expected.as_bytes());
+        let shared = field.is_foreign(BridgeKind::Shared);
+        assert_eq!(shared[4].1.as_bytes(), expected.as_bytes());
     }
 }

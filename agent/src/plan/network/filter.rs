@@ -29,7 +29,7 @@ use super::server_guard::{
     BRIDGE_SET, CLIENT_PORT_SET, GUARD_CHAIN, ROUTER_TYPE_SET, VLAN_SET, client_port_keys,
     router_type_keys, vlan_key,
 };
-use super::source_guard::{BridgeKind, Family, SourceRule, TAG_SET, is_address_set, tag_keys};
+use super::source_guard::{BridgeKind, Family, SourceRule, TAG_SET, is_lease_set, tag_keys};
 
 use crate::plan::change::{Change, ChangeReason};
 use crate::plan::input::Input;
@@ -209,6 +209,8 @@ pub(crate) enum KeyKind {
     /// A link name, followed by a VLAN ID in host byte order.
     LinkAndVlan,
     EtherType,
+    /// A network with source guard, followed by an Ethernet address.
+    Machine(BridgeKind),
     /// A network with source guard, followed by an Ethernet address and an IP address.
     Lease(BridgeKind, Family),
 }
@@ -242,8 +244,11 @@ pub(crate) fn sets(filter: &FilterRecord) -> Vec<KeySet> {
         };
         sets.push(set(kind.network_set(), network_key, kind.network_keys(guard)));
         for family in Family::ALL {
-            let keys = kind.address_keys(guard, family);
-            sets.push(set(kind.address_set(family), KeyKind::Lease(kind, family), keys));
+            let keys = kind.lease_keys(guard, family);
+            sets.extend([
+                set(kind.machine_set(family), KeyKind::Machine(kind), keys.machines),
+                set(kind.address_set(family), KeyKind::Lease(kind, family), keys.addresses),
+            ]);
         }
     }
     sets
@@ -335,7 +340,7 @@ pub(super) fn plan_filter(
 fn has_other_leases(now: &Table, should_be: &Table) -> bool {
     let networks = |table: &Table| -> BTreeMap<String, BTreeSet<Vec<u8>>> {
         let mut sets = table.sets.clone();
-        sets.retain(|name, _| !is_address_set(name));
+        sets.retain(|name, _| !is_lease_set(name));
         sets
     };
     let leases_differ = now.sets != should_be.sets && networks(now) == networks(should_be);

@@ -2,19 +2,21 @@
 //! frames of these VMs.
 //!
 //! A rule compares the bridge of a frame, on a shared bridge also the VLAN of the port, the Ethernet source and the IP
-//! source with one set. A change of the leases therefore changes only the elements of sets, and a frame costs the same
-//! with one VM as with thousands. The networks are part of the keys, because VMs of two tenants may have the same
-//! addresses. Frames that arrive from uplinks, VLAN links and tunnels are accepted: their senders are VMs of other
-//! hosts, whose agents know the leases, or machines that have no leases.
+//! source with two sets: one has the Ethernet addresses with a lease, the other one the leases. A change of the leases
+//! therefore changes only the elements of sets, and a frame costs the same with one VM as with thousands. The networks
+//! are part of the keys, because VMs of two tenants may have the same addresses. Frames that arrive from uplinks, VLAN
+//! links and tunnels are accepted: their senders are VMs of other hosts, whose agents know the leases, or machines that
+//! have no leases.
+//!
+//! A VM without a lease, and the family for which a lease has no address, are not restricted. A VM can be without a
+//! lease although nothing is wrong with it: the agent has not read the leases yet, the object with the leases was full,
+//! or the VM has an address of a previous pool. `macSpoofCheck` ensures that a VM cannot choose such an Ethernet address.
 //!
 //! These senders need no lease: the unspecified addresses, from which clients of DHCP and of duplicate address
 //! detection send, and link-local IPv6 addresses, which guests select themselves. A frame with a second VLAN tag is
 //! dropped, because a guest that receives it may ignore the tag, and read a packet that no rule has examined. The
 //! Ethernet address in the body of an ARP message is not compared, because with the sender's own IP address it can
 //! redirect only the sender's traffic.
-//!
-//! A network without a known lease has no rules, so VMs are not disconnected before the leases were read for the first
-//! time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -28,6 +30,7 @@ use super::desired_network::{DesiredNetwork, DesiredTenant};
 use super::names::name_key;
 use super::server_guard::vlan_key;
 use crate::plan::input::Input;
+use crate::plan::leased_networks::LeasedNetwork;
 
 /// Name of the set of EtherTypes of VLAN tags.
 pub(crate) const TAG_SET: &str = "vlan_tags";
@@ -97,18 +100,36 @@ impl BridgeKind {
         }
     }
 
+    /// Returns the name of the set of VMs that have a lease of this family: network and Ethernet address.
+    pub(crate) const fn machine_set(self, family: Family) -> &'static str {
+        match (self, family) {
+            (Self::Single, Family::V4) => "bridge_ipv4_macs",
+            (Self::Single, Family::V6) => "bridge_ipv6_macs",
+            (Self::Shared, Family::V4) => "vlan_ipv4_macs",
+            (Self::Shared, Family::V6) => "vlan_ipv6_macs",
+        }
+    }
+
     /// Returns the keys of the set [`Self::network_set`].
     pub(super) fn network_keys(self, guard: &GuardRecord) -> BTreeSet<Vec<u8>> {
         self.networks(guard).map(network_key).collect()
     }
 
-    /// Returns the keys of the set [`Self::address_set`].
-    pub(super) fn address_keys(self, guard: &GuardRecord, family: Family) -> BTreeSet<Vec<u8>> {
-        let mut keys = BTreeSet::new();
+    /// Returns the keys of the sets [`Self::machine_set`] and [`Self::address_set`].
+    pub(super) fn lease_keys(self, guard: &GuardRecord, family: Family) -> LeaseKeys {
+        let mut keys = LeaseKeys::default();
         for network in self.networks(guard) {
             let prefix = network_key(network);
-            let addresses = network.addresses.iter();
-            keys.extend(addresses.filter_map(|pair| address_key(&prefix, *pair, family)));
+            for (mac, address) in &network.addresses {
+                let octets = match (address, family) {
+                    (IpAddr::V4(address), Family::V4) => address.octets().to_vec(),
+                    (IpAddr::V6(address), Family::V6) => address.octets().to_vec(),
+                    (IpAddr::V4(_), Family::V6) | (IpAddr::V6(_), Family::V4) => continue,
+                };
+                let machine = machine_key(&prefix, *mac);
+                keys.addresses.insert([machine.as_slice(), octets.as_slice()].concat());
+                keys.machines.insert(machine);
+            }
         }
         keys
     }
@@ -119,12 +140,21 @@ impl BridgeKind {
     }
 }
 
-/// Returns true if the set contains leases.
-pub(super) fn is_address_set(name: &str) -> bool {
-    let mut sets = BridgeKind::ALL
+/// Keys of the sets of one family.
+#[derive(Debug, Default)]
+pub(super) struct LeaseKeys {
+    pub(super) machines: BTreeSet<Vec<u8>>,
+    pub(super) addresses: BTreeSet<Vec<u8>>,
+}
+
+/// Returns true if the set contains leases, or the Ethernet addresses of leases.
+pub(super) fn is_lease_set(name: &str) -> bool {
+    let contains = |kind: BridgeKind, family: Family| {
+        [kind.machine_set(family), kind.address_set(family)].contains(&name)
+    };
+    BridgeKind::ALL
         .into_iter()
-        .flat_map(|kind| Family::ALL.map(|family| kind.address_set(family)));
-    sets.any(|set| set == name)
+        .any(|kind| Family::ALL.into_iter().any(|family| contains(kind, family)))
 }
 
 /// Returns the key of a network as the kernel stores it in its registers: the bridge's name in 16 bytes and, on a
@@ -136,22 +166,9 @@ fn network_key(network: &SourceRecord) -> Vec<u8> {
     }
 }
 
-/// Returns the key of a lease: the key of its network, the Ethernet address, which is padded to 8 bytes, and the IP
-/// address; `None` for an address of the other family.
-fn address_key(
-    network: &[u8],
-    (mac, address): (MacAddress, IpAddr),
-    family: Family,
-) -> Option<Vec<u8>> {
-    let mut key = network.to_vec();
-    key.extend(mac.0);
-    key.extend([0; 2]);
-    match (address, family) {
-        (IpAddr::V4(address), Family::V4) => key.extend(address.octets()),
-        (IpAddr::V6(address), Family::V6) => key.extend(address.octets()),
-        (IpAddr::V4(_), Family::V6) | (IpAddr::V6(_), Family::V4) => return None,
-    }
-    Some(key)
+/// Returns the key of a VM: the key of its network, and the Ethernet address, which is padded to 8 bytes.
+fn machine_key(network: &[u8], mac: MacAddress) -> Vec<u8> {
+    [network, &mac.0, &[0; 2]].concat()
 }
 
 /// A rule of the source guard for one kind of bridges.
@@ -172,13 +189,13 @@ pub(crate) enum SourceStep {
     AcceptFromUplinks,
     /// Drops frames with a second VLAN tag.
     DropTagged,
-    /// Drops ARP messages whose sender has no lease.
+    /// Drops ARP messages of VMs with a lease, if the sender is another address.
     DropArp,
-    /// Drops IPv4 packets whose source has no lease.
+    /// Drops IPv4 packets of VMs with a lease, if the source is another address.
     DropIpv4,
-    /// Drops IPv6 packets whose source has no lease and is not link-local.
+    /// Drops IPv6 packets of VMs with a lease, if the source is another address that is not link-local.
     DropIpv6,
-    /// Drops neighbor advertisements whose target has no lease and is not link-local.
+    /// Drops neighbor advertisements of VMs with a lease, if the target is another address that is not link-local.
     DropAdvertisement,
 }
 
@@ -234,8 +251,8 @@ impl SourceRule {
 
 type Place = (LinkName, Option<VlanId>);
 
-/// Returns the networks with source guard that have leases. While the leases are unknown, and for networks that are
-/// not changed because of a fault in their spec (`has_faults`), the recorded networks stay guarded.
+/// Returns the networks with source guard, with their leases. Networks that are not changed because of a fault in their
+/// spec (`has_faults`) stay guarded, unless the spec of their tenant disables the source guard.
 pub(super) fn desired_sources(
     input: Input,
     desired: &DesiredNetworks,
@@ -247,60 +264,56 @@ pub(super) fn desired_sources(
         .flat_map(|record| &record.guard.sources)
         .map(|network| ((network.bridge.clone(), network.vlan), network))
         .collect();
+    let names = |is_guarded: bool| -> BTreeSet<&str> {
+        let tenants = input.spec.tenant_networks.iter();
+        let selected = tenants.filter(|tenant| (tenant.source_guard == Some(true)) == is_guarded);
+        selected.map(|tenant| tenant.name.as_str()).collect()
+    };
+    let (guarded, unguarded) = (names(true), names(false));
     let mut sources = BTreeMap::new();
-    for (place, network) in recorded.iter().filter(|_| has_faults) {
-        // New VMs of the network need their addresses, although its links are not changed.
-        if let Some(addresses) = known_addresses(input, &network.network, None, Some(*network)) {
-            sources.insert(place.clone(), new_record(&network.network, place, addresses));
+    if has_faults {
+        for (place, network) in &recorded {
+            let name = network.network.as_str();
+            if !unguarded.contains(name) {
+                // New VMs of the network need their addresses, although its links are not changed.
+                let addresses = known_addresses(input, name, None, Some(*network));
+                sources.insert(place.clone(), new_record(name, place, addresses));
+            }
         }
     }
-    let guarded_names: BTreeSet<&str> = input
-        .spec
-        .tenant_networks
-        .iter()
-        .filter(|tenant| tenant.source_guard == Some(true))
-        .map(|tenant| tenant.name.as_str())
-        .collect();
     for network in &desired.networks {
         for tenant in &network.tenants {
             let Some(place) = place_of(network, tenant) else { continue };
-            let known = recorded.get(&place).copied();
-            let segment = Some(tenant.segment_number());
-            let addresses = guarded_names
-                .contains(tenant.name)
-                .then(|| known_addresses(input, tenant.name, segment, known))
-                .flatten();
-            match addresses {
-                Some(addresses) => {
-                    sources.insert(place.clone(), new_record(tenant.name, &place, addresses));
-                }
-                None => drop(sources.remove(&place)),
+            // Another tenant may have had the VLAN before.
+            sources.remove(&place);
+            if guarded.contains(tenant.name) {
+                let segment = Some(tenant.segment_number());
+                let record = recorded.get(&place).copied();
+                let addresses = known_addresses(input, tenant.name, segment, record);
+                sources.insert(place.clone(), new_record(tenant.name, &place, addresses));
             }
         }
     }
     sources.into_values().collect()
 }
 
-/// Returns the addresses of a network's leases; the recorded addresses while the leases are unknown, and `None` without
-/// a known lease.
+/// Returns the addresses of a network's leases, and the recorded addresses while the leases are unknown. Leases of
+/// another VLAN or VNI do not belong to the network.
 fn known_addresses(
     input: Input,
     name: &str,
     segment: Option<u32>,
     recorded: Option<&SourceRecord>,
-) -> Option<BTreeSet<(MacAddress, IpAddr)>> {
-    let addresses = match input.leases {
-        None => recorded.filter(|network| network.network == name)?.addresses.clone(),
-        Some(leases) => {
-            let leased = leases.get(name)?;
-            let differs = leased.segment.zip(segment).is_some_and(|(one, other)| one != other);
-            if differs {
-                return None;
-            }
-            leased.addresses.clone()
-        }
+) -> BTreeSet<(MacAddress, IpAddr)> {
+    let Some(leases) = input.leases else {
+        let same = recorded.filter(|network| network.network == name);
+        return same.map(|network| network.addresses.clone()).unwrap_or_default();
     };
-    Some(addresses).filter(|addresses| !addresses.is_empty())
+    let is_same = |leased: &&LeasedNetwork| {
+        leased.segment.zip(segment).is_none_or(|(one, other)| one == other)
+    };
+    let leased = leases.get(name).filter(is_same);
+    leased.map(|leased| leased.addresses.clone()).unwrap_or_default()
 }
 
 fn new_record(
@@ -342,19 +355,22 @@ mod tests {
             source("br-tenant", Some(0x123), &["10.0.0.8"]),
         ];
         let guard = GuardRecord { sources, ..GuardRecord::default() };
-        let keys = BridgeKind::Single.address_keys(&guard, Family::V4);
-        let single = keys.first().unwrap();
+        let keys = BridgeKind::Single.lease_keys(&guard, Family::V4);
+        let single = keys.addresses.first().unwrap();
         assert_eq!(single.len(), 28);
+        assert_eq!(single[..24], keys.machines.first().unwrap()[..]);
         assert!(single.starts_with(b"tn5001\0"));
         assert_eq!(single[16..], [2, 0, 0, 0, 0, 1, 0, 0, 10, 0, 0, 7]);
-        let keys = BridgeKind::Single.address_keys(&guard, Family::V6);
+        let keys = BridgeKind::Single.lease_keys(&guard, Family::V6).addresses;
         assert!(keys.len() == 1 && keys.iter().all(|key| key.len() == 40));
-        let keys = BridgeKind::Shared.address_keys(&guard, Family::V4);
-        let shared = keys.first().unwrap();
+        let keys = BridgeKind::Shared.lease_keys(&guard, Family::V4);
+        let shared = keys.addresses.first().unwrap();
         assert_eq!(shared.len(), 32);
         assert_eq!(shared[16..20], [0x123_u16.to_ne_bytes(), [0; 2]].concat());
         assert_eq!(shared[20..], [2, 0, 0, 0, 0, 1, 0, 0, 10, 0, 0, 8]);
-        assert!(BridgeKind::Shared.address_keys(&guard, Family::V6).is_empty());
+        assert_eq!(shared[..28], keys.machines.first().unwrap()[..]);
+        // A VM without an IPv6 address in its lease is not restricted to one.
+        assert!(BridgeKind::Shared.lease_keys(&guard, Family::V6).machines.is_empty());
         assert_eq!(tag_keys().collect::<Vec<_>>(), [vec![0x81, 0], vec![0x88, 0xa8]]);
     }
 
@@ -362,7 +378,11 @@ mod tests {
     fn only_kinds_of_bridges_with_guarded_networks_have_rules() {
         let kinds = |sources: Vec<SourceRecord>, unsupported: bool| {
             let guard = GuardRecord { sources, unsupported, ..GuardRecord::default() };
-            assert_eq!(SourceRule::all(&guard).count(), 8 * BridgeKind::guarded(&guard).count());
+            let steps = SourceRule::STEPS.len();
+            assert_eq!(
+                SourceRule::all(&guard).count(),
+                steps * BridgeKind::guarded(&guard).count()
+            );
             BridgeKind::guarded(&guard).collect::<Vec<_>>()
         };
         let (single, shared) = (source("tn5001", None, &[]), source("br-tenant", Some(100), &[]));
@@ -376,7 +396,7 @@ mod tests {
 
     #[test]
     fn sets_of_leases_are_distinguished_from_sets_of_networks() {
-        assert!(is_address_set("vlan_ipv6") && is_address_set("bridge_ipv4"));
-        assert!(!is_address_set("source_vlans") && !is_address_set("uplinks"));
+        assert!(is_lease_set("vlan_ipv6") && is_lease_set("bridge_ipv4_macs"));
+        assert!(!is_lease_set("source_vlans") && !is_lease_set("uplinks"));
     }
 }
