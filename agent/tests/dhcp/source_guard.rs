@@ -73,6 +73,7 @@ ipv6 a1 own-ipv6 "$own6"
 ipv6 a1 link-local "$link_local"
 ipv6 a1 unspecified "$zero"
 frame a1 eth0 foreign-tagged "${mac_a1}8100000081000000080600010800060400010200000000a10a01000b0000000000000a01000b"
+frame a1 eth0 foreign-snap "${mac_a1}0024aaaa03000000080600010800060400010200000000a10a01000b0000000000000a01000b"
 frame a1 eth0 other-type "${mac_a1}88b5"
 # The network of the other tenant has no source guard, although its guest has the same Ethernet address.
 arp b1 other-tenant 0a01000b

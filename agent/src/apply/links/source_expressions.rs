@@ -23,6 +23,10 @@ const REGISTER_AFTER_NAME: u32 = 12;
 const ARP: [u8; 2] = [0x08, 0x06];
 const IPV4: [u8; 2] = [0x08, 0x00];
 const IPV6: [u8; 2] = [0x86, 0xdd];
+/// Value that the kernel stores in place of the EtherType for a frame with a length and an LLC header (`ETH_P_802_2`).
+const LLC: [u8; 2] = [0x00, 0x04];
+/// LLC and SNAP headers before an EtherType.
+const SNAP_ETHER_TYPE: [u8; 6] = [0xaa, 0xaa, 0x03, 0x00, 0x00, 0x00];
 /// Type of neighbor advertisements (ICMPv6).
 const NEIGHBOR_ADVERTISEMENT: u8 = 136;
 /// First bytes of a link-local IPv6 address, and their mask: fe80::/10.
@@ -120,6 +124,12 @@ pub(super) fn source_expressions(rule: SourceRule) -> Vec<Expression> {
         SourceStep::DropTagged => drop_if(vec![
             ("meta", meta_expression(ETHER_TYPE)),
             ("lookup", lookup_expression(TAG_SET)),
+        ]),
+        SourceStep::DropSnap => drop_if(vec![
+            ("meta", meta_expression(ETHER_TYPE)),
+            ("cmp", compare_expression(&LLC)),
+            ("payload", payload_expression(NETWORK_HEADER, 0, 6)),
+            ("cmp", compare_expression(&SNAP_ETHER_TYPE)),
         ]),
         SourceStep::DropArp => drop_ipv4(ARP, AddressField::ARP_SENDER, bridge_kind),
         SourceStep::DropIpv4 => drop_ipv4(IPV4, AddressField::IPV4_SOURCE, bridge_kind),

@@ -13,10 +13,10 @@
 //! or the VM has an address of a previous pool. `macSpoofCheck` ensures that a VM cannot choose such an Ethernet address.
 //!
 //! These senders need no lease: the unspecified addresses, from which clients of DHCP and of duplicate address
-//! detection send, and link-local IPv6 addresses, which guests select themselves. A frame with a second VLAN tag is
-//! dropped, because a guest that receives it may ignore the tag, and read a packet that no rule has examined. The
-//! Ethernet address in the body of an ARP message is not compared, because with the sender's own IP address it can
-//! redirect only the sender's traffic.
+//! detection send, and link-local IPv6 addresses, which guests select themselves. A frame with a second VLAN tag or with
+//! a SNAP header is dropped, because a guest that receives it may ignore the tag or the header, and read a packet that
+//! no rule has examined. The Ethernet address in the body of an ARP message is not compared, because with the sender's
+//! own IP address it can redirect only the sender's traffic.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -189,6 +189,8 @@ pub(crate) enum SourceStep {
     AcceptFromUplinks,
     /// Drops frames with a second VLAN tag.
     DropTagged,
+    /// Drops frames with an EtherType in a SNAP header.
+    DropSnap,
     /// Drops ARP messages of VMs with a lease, if the sender is another address.
     DropArp,
     /// Drops IPv4 packets of VMs with a lease, if the source is another address.
@@ -200,11 +202,12 @@ pub(crate) enum SourceStep {
 }
 
 impl SourceRule {
-    const STEPS: [SourceStep; 8] = [
+    const STEPS: [SourceStep; 9] = [
         SourceStep::Jump,
         SourceStep::AcceptFromGroup,
         SourceStep::AcceptFromUplinks,
         SourceStep::DropTagged,
+        SourceStep::DropSnap,
         SourceStep::DropArp,
         SourceStep::DropIpv4,
         SourceStep::DropIpv6,
@@ -224,6 +227,7 @@ impl SourceRule {
             SourceStep::AcceptFromGroup
             | SourceStep::AcceptFromUplinks
             | SourceStep::DropTagged
+            | SourceStep::DropSnap
             | SourceStep::DropArp
             | SourceStep::DropIpv4
             | SourceStep::DropIpv6
@@ -241,6 +245,7 @@ impl SourceRule {
             }
             (SourceStep::AcceptFromUplinks, _) => "frames from other hosts, through an uplink",
             (SourceStep::DropTagged, _) => "guests may not send frames with two VLAN tags",
+            (SourceStep::DropSnap, _) => "guests may not send packets with SNAP headers",
             (SourceStep::DropArp, _) => "guests may send ARP only from their leases",
             (SourceStep::DropIpv4, _) => "guests may send IPv4 only from their leases",
             (SourceStep::DropIpv6, _) => "guests may send IPv6 only from their leases",
