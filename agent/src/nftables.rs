@@ -1,5 +1,5 @@
-//! Changes the nftables table of the bridge family through netlink. The table is replaced or deleted as a whole; each
-//! replacement is one transaction, which the kernel applies completely or not at all.
+//! Changes the nftables table of the bridge family through netlink. Each change is one transaction, which the kernel
+//! applies completely or not at all.
 
 use std::io;
 
@@ -26,6 +26,7 @@ pub(crate) mod message_types {
     pub(crate) const NEW_RULE: u8 = 6;
     pub(crate) const NEW_SET: u8 = 9;
     pub(crate) const NEW_ELEMENTS: u8 = 12;
+    pub(crate) const DELETE_ELEMENTS: u8 = 14;
 }
 
 /// Verdict that drops a frame (`NF_DROP`).

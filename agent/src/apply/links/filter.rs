@@ -16,7 +16,7 @@ use crate::netlink::KernelRefusal;
 use crate::nftables::{NF_DROP, NftablesRequest, NftablesWriter, message_types};
 use crate::plan::network::filter::{
     FORWARD_CHAIN, FORWARD_HOOK, KeyKind, KeySet, RESERVED_ADDRESS_CHAIN, RESERVED_MASK,
-    RESERVED_SET, Rule, UPLINK_SET, sets, table,
+    RESERVED_SET, Rule, UPLINK_SET, has_other_leases, sets, table,
 };
 use crate::plan::network::server_guard::{
     BRIDGE_SET, CLIENT_PORT_SET, GUARD_CHAIN, ROUTER_TYPE_SET, VLAN_SET,
@@ -25,7 +25,7 @@ use crate::plan::network::source_guard::{BridgeKind, Family};
 use crate::plan::network::{FilterAction, LINK_GROUP};
 use berth_host_facts::ledger::FilterRecord;
 use berth_host_facts::links::{BridgeFilter, read_filter};
-use berth_host_facts::nftables::{Attributes, NF_ACCEPT, NftablesReader, TABLE_NAME};
+use berth_host_facts::nftables::{Attributes, NF_ACCEPT, NftablesReader, TABLE_NAME, Table};
 
 /// Applies the change, and compares the table of the kernel with the desired table.
 ///
@@ -33,6 +33,11 @@ use berth_host_facts::nftables::{Attributes, NF_ACCEPT, NftablesReader, TABLE_NA
 /// Returns an error if the kernel refuses the change or does not answer, or if the table differs from the desired one.
 pub(super) fn apply_filter(action: &FilterAction) -> Result<(), FilterError> {
     let mut transactions = NftablesWriter::open().map_err(FilterError::OpenSocket)?;
+    if let FilterAction::Replace(filter) = action
+        && update_leases(&mut transactions, filter)?
+    {
+        return Ok(());
+    }
     let requests = match action {
         FilterAction::Replace(filter) => replace_requests(filter),
         FilterAction::Delete => vec![delete_request()],
@@ -47,9 +52,47 @@ pub(super) fn apply_filter(action: &FilterAction) -> Result<(), FilterError> {
         FilterAction::Replace(filter) => BridgeFilter::Present(table(filter)),
         FilterAction::Delete => BridgeFilter::Absent,
     };
+    if read_table()? == should_be { Ok(()) } else { Err(FilterError::TableDiffers) }
+}
+
+fn read_table() -> Result<BridgeFilter, FilterError> {
     let now = NftablesReader::open().and_then(|mut nftables| read_filter(&mut nftables));
-    let now = now.map_err(FilterError::NoAnswer)?;
-    if now == should_be { Ok(()) } else { Err(FilterError::TableDiffers) }
+    now.map_err(FilterError::NoAnswer)
+}
+
+/// Adds and deletes elements, if the table of the kernel differs from the desired one only in leases: leases change with
+/// each VM, and a host may have thousands. The counters of the rules are kept. Returns false if the table must be
+/// replaced, because it differs in other properties, or because another program changed it at the same time.
+fn update_leases(
+    transactions: &mut NftablesWriter,
+    filter: &FilterRecord,
+) -> Result<bool, FilterError> {
+    let should_be = table(filter);
+    let Ok(BridgeFilter::Present(now)) = read_table() else { return Ok(false) };
+    if !has_other_leases(&now, &should_be) {
+        return Ok(false);
+    }
+    let requests = element_requests(&now, &should_be);
+    if requests.is_empty() {
+        return Ok(false);
+    }
+    let result = transactions.commit_transaction(&requests).map_err(FilterError::NoAnswer)?;
+    Ok(result.is_ok() && read_table()? == BridgeFilter::Present(should_be))
+}
+
+/// Returns the requests that change the elements of the sets of `now` to those of `should_be`.
+fn element_requests(now: &Table, should_be: &Table) -> Vec<NftablesRequest> {
+    let mut requests = Vec::new();
+    for (name, keys) in &should_be.sets {
+        let Some(current) = now.sets.get(name) else { continue };
+        let removed = elements(name, current.difference(keys));
+        let added = elements(name, keys.difference(current));
+        let delete = |elements| NftablesRequest::delete(message_types::DELETE_ELEMENTS, elements);
+        let create = |elements| NftablesRequest::create(message_types::NEW_ELEMENTS, elements);
+        requests.extend(removed.into_iter().map(delete));
+        requests.extend(added.into_iter().map(create));
+    }
+    requests
 }
 
 fn table_attribute() -> Attributes {
@@ -155,7 +198,6 @@ const fn machine_format(bridge: BridgeKind) -> (u32, u32, u32) {
 fn set_requests(number: u32, set: KeySet) -> Vec<NftablesRequest> {
     let KeySet { name, kind, keys } = set;
     let (key_type, order, length) = key_format(kind);
-    let keys: Vec<Vec<u8>> = keys.into_iter().collect();
     // `NFTNL_UDATA_SET_KEYBYTEORDER`, without which `nft` lists numbers in the wrong byte order.
     let order = [&[0, 4], order.to_ne_bytes().as_slice()].concat();
     let attributes = table_attribute()
@@ -166,15 +208,22 @@ fn set_requests(number: u32, set: KeySet) -> Vec<NftablesRequest> {
         .with_number(10, number)
         .with_bytes(13, &order);
     let create_set = NftablesRequest::create(message_types::NEW_SET, attributes);
-    let add_elements = keys.chunks(MAX_ELEMENTS).map(|keys| {
+    let add_elements = elements(name, &keys).into_iter().map(|elements| {
+        NftablesRequest::create(message_types::NEW_ELEMENTS, elements.with_number(4, number))
+    });
+    std::iter::once(create_set).chain(add_elements).collect()
+}
+
+/// Returns the attributes of messages about elements of a set.
+fn elements<'a>(set: &str, keys: impl IntoIterator<Item = &'a Vec<u8>>) -> Vec<Attributes> {
+    let keys: Vec<&Vec<u8>> = keys.into_iter().collect();
+    let message = |keys: &[&Vec<u8>]| {
         let elements = keys.iter().fold(Attributes::default(), |all, key| {
             all.with_nested(NFTA_LIST_ELEM, Attributes::default().with_nested(1, data_value(key)))
         });
-        let attributes =
-            table_attribute().with_text(2, name).with_nested(3, elements).with_number(4, number);
-        NftablesRequest::create(message_types::NEW_ELEMENTS, attributes)
-    });
-    std::iter::once(create_set).chain(add_elements).collect()
+        table_attribute().with_text(2, set).with_nested(3, elements)
+    };
+    keys.chunks(MAX_ELEMENTS).map(message).collect()
 }
 
 fn expressions(rule: Rule) -> Vec<Expression> {
@@ -246,6 +295,7 @@ fn expressions(rule: Rule) -> Vec<Expression> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::net::IpAddr;
 
     use berth_api::MacAddress;
@@ -253,6 +303,30 @@ mod tests {
 
     use super::*;
     use crate::plan::network::filter::new_filter_record;
+
+    #[test]
+    fn elements_are_split_into_messages_of_valid_length() {
+        let keys: Vec<Vec<u8>> =
+            (0..2500_u32).map(|number| number.to_be_bytes().repeat(11)).collect();
+        let messages = elements("vlan_ipv6", &keys);
+        assert_eq!(messages.len(), 3);
+        let lengths = messages.iter().map(|message| message.as_bytes().len());
+        assert!(lengths.max().is_some_and(|longest| longest < usize::from(u16::MAX)));
+    }
+
+    #[test]
+    fn a_new_lease_adds_one_element() {
+        let table = |keys: &[u8]| {
+            let set: BTreeSet<Vec<u8>> = keys.iter().map(|key| vec![*key; 32]).collect();
+            Table { sets: [("vlan_ipv4".to_owned(), set)].into(), ..Table::default() }
+        };
+        let keys: Vec<u8> = (0..200).collect();
+        assert_eq!(element_requests(&table(&keys[1..]), &table(&keys)).len(), 1);
+        // The first element is removed, and the last one is added.
+        let (now, should_be) = (table(&keys[..199]), table(&keys[1..]));
+        assert_eq!(element_requests(&now, &should_be).len(), 2);
+        assert!(element_requests(&now, &now).is_empty());
+    }
 
     #[test]
     fn keys_of_each_set_have_its_length() {

@@ -337,7 +337,7 @@ pub(super) fn plan_filter(
 }
 
 /// Returns true if only sets of leases differ.
-fn has_other_leases(now: &Table, should_be: &Table) -> bool {
+pub(crate) fn has_other_leases(now: &Table, should_be: &Table) -> bool {
     let networks = |table: &Table| -> BTreeMap<String, BTreeSet<Vec<u8>>> {
         let mut sets = table.sets.clone();
         sets.retain(|name, _| !is_lease_set(name));
