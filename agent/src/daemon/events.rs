@@ -47,7 +47,10 @@ impl EventLog {
                 .unwrap_or_default();
             let sentence = format!("{}{message}", outcome.what);
             if outcome.result == ChangeResult::Done {
-                new.entry(reason).or_default().push(sentence);
+                // The VMs themselves have Events. A host on which VMs start all the time would exceed the rate limit.
+                if outcome.drift || !outcome.id.follows_from_vms() {
+                    new.entry(reason).or_default().push(sentence);
+                }
             } else {
                 unresolved.insert(EmittedProblem {
                     reason,
@@ -80,6 +83,21 @@ impl EventLog {
 mod tests {
     use super::*;
     use crate::plan::network::id::LinkChangeId;
+
+    #[test]
+    fn updates_of_leases_are_emitted_only_if_they_fail() {
+        let mut log = EventLog::default();
+        let mut reasons = |result: ChangeResult| {
+            let id = ChangeId::Links(LinkChangeId::UpdateLeases);
+            let what = id.to_string();
+            let outcome = Outcome { id, what, result, message: None, drift: false };
+            let events = log.new_events(&[outcome], &[], &[]);
+            events.into_iter().map(|event| event.reason).collect::<Vec<_>>()
+        };
+        assert_eq!(reasons(ChangeResult::Done), []);
+        assert_eq!(reasons(ChangeResult::Failed), [EventReason::ChangeFailed]);
+        assert_eq!(reasons(ChangeResult::Done), []);
+    }
 
     fn outcome_with_description(description: &str, result: ChangeResult, drift: bool) -> Outcome {
         let id = ChangeId::Links(LinkChangeId::SetUp(description.parse().unwrap()));

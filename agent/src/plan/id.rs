@@ -64,6 +64,12 @@ impl ChangeId {
             _ => self == other,
         }
     }
+
+    /// Returns true if the start, the stop and the migration of a VM can cause this change.
+    #[must_use]
+    pub fn follows_from_vms(&self) -> bool {
+        *self == Self::Links(LinkChangeId::UpdateLeases)
+    }
 }
 
 impl fmt::Display for ChangeId {
@@ -120,5 +126,8 @@ mod tests {
         let staged = ChangeId::KubeletDropIn { from: DropInState::Absent, to: DropInState::Staged };
         let active = ChangeId::KubeletDropIn { from: DropInState::Staged, to: DropInState::Active };
         assert!(active.supersedes(&staged) && active != staged);
+        let links = ChangeId::Links;
+        assert!(links(LinkChangeId::DeleteFilter).supersedes(&links(LinkChangeId::UpdateLeases)));
+        assert!(!links(LinkChangeId::UpdateLeases).supersedes(&links(LinkChangeId::DeleteFilter)));
     }
 }

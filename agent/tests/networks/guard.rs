@@ -139,7 +139,8 @@ fn foreign_addresses_are_dropped_after_leases_were_read() {
     let before = table(&facts).chains.clone();
     let two = leases(120, &[1, 2]);
     let plan = make_plan_with_leases(&facts, SOURCE_GUARD_SPEC, Some(&two));
-    assert_eq!((plan.changes.len(), plan.changes[0].was.as_str()), (1, "different leases"));
+    assert_eq!(change_lines(&plan), ["update leases in nftables table bridge berth"]);
+    assert_eq!(plan.changes[0].was, "different leases");
     assert!(!plan.changes[0].drift);
     apply_plan(&mut facts, &plan);
     assert_eq!(lease_count(&facts), Some(2));
@@ -158,6 +159,7 @@ fn drift_of_the_source_guard_is_corrected_and_its_removal_restores_the_table() {
     table.sets.get_mut("vlan_ipv4").unwrap().pop_first();
     let plan = make_plan_with_leases(&facts, SOURCE_GUARD_SPEC, Some(&known));
     assert_eq!((plan.changes.len(), plan.changes[0].drift), (1, true));
+    assert_eq!(change_lines(&plan), [SOURCE_GUARD_TEXT]);
     apply_plan(&mut facts, &plan);
     assert_eq!(lease_count(&facts), Some(2));
 

@@ -321,12 +321,16 @@ pub(super) fn plan_filter(
         Some(now) if now.sets != should_be.sets => "different guarded networks",
         Some(_) => "different rules",
     };
-    let id = LinkChangeId::InstallFilter {
-        uplinks: desired.uplinks.clone(),
-        guarded_networks: desired.guard.network_count(),
-        source_networks: desired.guard.guarded_sources().len(),
-    };
     let drift = recorded == Some(&desired);
+    let id = if !drift && current.is_some_and(|now| has_other_leases(now, &should_be)) {
+        LinkChangeId::UpdateLeases
+    } else {
+        LinkChangeId::InstallFilter {
+            uplinks: desired.uplinks.clone(),
+            guarded_networks: desired.guard.network_count(),
+            source_networks: desired.guard.guarded_sources().len(),
+        }
+    };
     action.filter = Some(FilterAction::Replace(desired));
     let mut change = new_link_change(id, difference, "in place", ChangeReason::Spec, action);
     change.drift = drift;

@@ -20,6 +20,8 @@ pub enum LinkChangeId {
         /// Number of networks whose guests may send only from the addresses of their leases.
         source_networks: usize,
     },
+    /// Changes the leases of networks whose guests may send only from the addresses of their leases.
+    UpdateLeases,
     /// Deletes the rules that drop guests' control frames.
     DeleteFilter,
     /// Removes an uplink from its current bridge, because another network needs the uplink.
@@ -119,6 +121,7 @@ impl LinkChangeId {
     #[must_use]
     pub fn supersedes(&self, other: &Self) -> bool {
         match (self, other) {
+            (Self::InstallFilter { .. } | Self::DeleteFilter, Self::UpdateLeases) => true,
             (Self::SetLink { link: new, .. }, Self::SetLink { link: old, .. }) => new == old,
             (
                 Self::SetTenant { tenant: new, links: new_links },
@@ -153,6 +156,7 @@ impl fmt::Display for LinkChangeId {
                 }
                 write!(f, " (nftables table bridge {TABLE_NAME})")
             }
+            Self::UpdateLeases => write!(f, "update leases in nftables table bridge {TABLE_NAME}"),
             Self::DeleteFilter => write!(f, "delete nftables table bridge {TABLE_NAME}"),
             Self::DetachUplink { uplink, network } => {
                 write!(f, "detach {uplink} from its bridge for network {network}")
