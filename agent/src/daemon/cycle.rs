@@ -1,7 +1,6 @@
 //! One reconcile cycle: read the desired state, converge the host, publish the result.
 
 use std::cell::Cell;
-use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -190,12 +189,12 @@ impl CycleRunner {
         self.dhcp.notify_links_changed();
     }
 
-    /// Returns the leases of the networks with source guard; `None` while they are unknown.
+    /// Returns the leases for the source guard; `None` while they are unknown, and if no network has source guard.
     fn guarded_leases(&self, desired: &HostDesiredState) -> Option<LeasedNetworks> {
-        let tenants = desired.spec.tenant_networks.iter();
-        let guarded = tenants.filter(|tenant| tenant.source_guard == Some(true));
-        let guarded: BTreeSet<&str> = guarded.map(|tenant| tenant.name.as_str()).collect();
-        let known = self.dhcp.guarded_leases(&guarded);
+        let mut tenants = desired.spec.tenant_networks.iter();
+        let has_source_guard = tenants.any(|tenant| tenant.source_guard == Some(true));
+        // A network with a fault is not in the spec, but may be guarded.
+        let known = self.dhcp.guarded_leases(has_source_guard || !desired.faults.is_empty());
         match (&self.settings.source, &desired.leases) {
             (Source::File(_), Some(leases)) => Some(leased_networks(leases)),
             _ => known,

@@ -57,7 +57,7 @@ pub struct DhcpHandle {
     links_changed: Arc<Notify>,
     events: Arc<OnceLock<mpsc::Sender<CycleEvent>>>,
     conflicts: AddressConflicts,
-    /// True if a network has source guard, whose rules contain the leases.
+    /// True if a network may have source guard, whose rules contain the leases.
     has_source_guard: Arc<AtomicBool>,
     guarded_leases_changed: Arc<Notify>,
 }
@@ -85,18 +85,17 @@ impl DhcpHandle {
         }
     }
 
-    /// Returns the leases of the networks with source guard; `None` while the leases are unknown. Later changes of the
-    /// leases complete [`Self::guarded_leases_changed`] if `guarded` contains a network.
-    pub(crate) fn guarded_leases(&self, guarded: &BTreeSet<&str>) -> Option<LeasedNetworks> {
+    /// Returns the leases of all networks, if a network may have source guard; `None` while the leases are unknown.
+    /// Later changes of the leases complete [`Self::guarded_leases_changed`].
+    pub(crate) fn guarded_leases(&self, has_source_guard: bool) -> Option<LeasedNetworks> {
         // The flag is set before the leases are read, so that no change is missed.
-        self.has_source_guard.store(!guarded.is_empty(), Ordering::SeqCst);
+        self.has_source_guard.store(has_source_guard, Ordering::SeqCst);
         let input = self.input.borrow();
         let leased = |(name, network): (&String, &Arc<ServedNetwork>)| {
-            let is_guarded = guarded.contains(name.as_str());
-            is_guarded
-                .then(|| (name.clone(), LeasedNetwork::new(network.segment(), network.leases())))
+            (name.clone(), LeasedNetwork::new(network.segment(), network.leases()))
         };
-        input.are_leases_known.then(|| input.networks.iter().filter_map(leased).collect())
+        let is_known = has_source_guard && input.are_leases_known;
+        is_known.then(|| input.networks.iter().map(leased).collect())
     }
 
     /// Waits until the leases change while a network has source guard.
@@ -412,18 +411,17 @@ mod tests {
             let mut context = std::task::Context::from_waker(std::task::Waker::noop());
             wait.poll(&mut context).is_ready()
         };
-        let guarded = BTreeSet::from(["cluster-a"]);
-        assert_eq!(handle.guarded_leases(&guarded), None);
+        assert_eq!(handle.guarded_leases(true), None);
         handle.set_leases(&Arc::default());
         assert!(is_changed(), "the leases are known");
-        assert_eq!(handle.guarded_leases(&guarded), Some(LeasedNetworks::new()));
+        assert_eq!(handle.guarded_leases(true), Some(LeasedNetworks::new()));
         handle.set_leases(&leases(&[1]));
         assert!(is_changed());
-        let known = handle.guarded_leases(&guarded).unwrap();
+        let known = handle.guarded_leases(true).unwrap();
         assert_eq!(known["cluster-a"].addresses.len(), 1);
         handle.set_leases(&leases(&[1]));
         assert!(!is_changed());
-        assert_eq!(handle.guarded_leases(&BTreeSet::new()), Some(LeasedNetworks::new()));
+        assert_eq!(handle.guarded_leases(false), None);
         handle.set_leases(&leases(&[1, 2]));
         assert!(!is_changed(), "no network has source guard");
     }
