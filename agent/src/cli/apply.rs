@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use berth_api::infra_node::{ChangeResult, InfraNodeSpec};
 
-use super::manifest::{ManifestArguments, print_faults};
+use super::manifest::{ManifestArguments, leased_networks, print_faults};
 use super::options::observe_with_warnings;
 use super::plan::{Output, SAMPLE};
 use crate::apply::{self, ApplyContext, ConvergeResult, Outcome, converge, links};
@@ -68,7 +68,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let (root, _lock, mut facts) = open_host(&manifest.spec)?;
     clear_failed_trials(&root, &mut facts)?;
     let settings = observe::settings(&root, &facts);
-    let leases = manifest.leases.as_deref().map(plan::leased_networks);
+    let leases = leased_networks(&manifest);
     let input = plan::Input {
         spec: &manifest.spec,
         unparsed: &manifest.unparsed,
@@ -164,7 +164,7 @@ fn converge_and_print(
         return Err(unreachable_failure(&crate::apply::ApplyBlocked::UnknownBootId.to_string()));
     };
     let style = Style::for_stdout();
-    let leases = manifest.leases.as_deref().map(plan::leased_networks);
+    let leases = leased_networks(manifest);
     let context = ApplyContext::new(root, boot_id, &|| {}).with_leases(leases.as_ref());
     let mut print_outcome = |outcome: &Outcome| {
         if matches!(output, Output::Table) {

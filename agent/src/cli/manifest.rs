@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::{ValueEnum, ValueHint};
 
 use crate::manifest::{Fault, Manifest, SpecPart};
+use crate::plan::{self, LeasedNetworks};
 use berth_host_facts::root::Root;
 use berth_runtime::cli::{EXIT_BAD_INPUT, Failure, print_error};
 
@@ -68,6 +69,13 @@ impl ManifestArguments {
         }
         Ok(manifest)
     }
+}
+
+/// Returns the leases of a manifest. Without a HostLeases in the manifest, they are unknown, and those in the rollback
+/// ledger stay: in a cluster, the leases come from the API server.
+pub(super) fn leased_networks(manifest: &Manifest) -> Option<LeasedNetworks> {
+    let leases = manifest.leases.as_deref().filter(|leases| !leases.networks.is_empty())?;
+    Some(plan::leased_networks(leases))
 }
 
 /// Prints the faults of a manifest.

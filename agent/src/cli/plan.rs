@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::ValueEnum;
 
-use super::manifest::{ManifestArguments, print_faults};
+use super::manifest::{ManifestArguments, leased_networks, print_faults};
 use super::options::{RootArguments, observe_with_warnings};
 use crate::observe;
 use crate::plan;
@@ -76,7 +76,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let facts = observe_with_warnings(&root, &ObserveOptions::for_spec(&manifest.spec));
     let settings = observe::settings(&root, &facts);
     let node = arguments.manifest.node_name.as_deref().or_else(|| facts.node_name());
-    let leases = manifest.leases.as_deref().map(plan::leased_networks);
+    let leases = leased_networks(&manifest);
     let input = plan::Input {
         spec: &manifest.spec,
         unparsed: &manifest.unparsed,
