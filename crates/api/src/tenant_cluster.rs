@@ -199,8 +199,8 @@ pub struct TenantNetwork {
     pub mac_spoof_check: Option<bool>,
     /// True if the hosts drop ARP, IPv4 and IPv6 from machines whose source address is not an address that Berth
     /// allocated to the machine. Only for machines without further IP addresses (keepalived, MetalLB, pods without
-    /// overlay). Requires `ipv4` or `ipv6`, `dhcp`, `macSpoofCheck`, and the binding Bridge; machines of a network with
-    /// scenario SriovVf are not created with it. Default false.
+    /// overlay). A family without a pool is not compared. Requires `ipv4` or `ipv6`, `dhcp`, `macSpoofCheck`, and the
+    /// binding Bridge; machines of a network with scenario SriovVf are not created with it. Default false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source_guard: Option<bool>,
     /// True if machines are placed only on hosts on which the tenant's network is ready. Default false.

@@ -411,7 +411,8 @@ pub struct TenantNetworkSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dhcp_guard: Option<bool>,
     /// True if the hosts drop ARP, IPv4 and IPv6 from VMs whose source address is not an address of the VM in the
-    /// HostLeases. Has no effect on networks with scenario SriovVf. Default false.
+    /// HostLeases. VMs without a lease are not restricted. Has no effect on networks with scenario SriovVf. Default
+    /// false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source_guard: Option<bool>,
     /// True if VMs of the tenant are placed only on hosts on which the tenant network is ready.
