@@ -95,6 +95,7 @@ fn fill_with_vms(facts: ReportedHost) -> TestCaseResult {
             tolerations: &[],
             spread_constraints: &[],
             containers: &pod,
+            claims: &[],
         };
         let needs = VmRequirements { is_vm: true, is_pinned: true, ..VmRequirements::default() };
         let request = engine.compile_request(&fields, needs).expect("the rules are valid");

@@ -65,6 +65,7 @@ impl Deployment {
             tolerations: &self.tolerations,
             spread_constraints: &self.topology_spread,
             containers: pod,
+            claims: &[],
         }
     }
 }

@@ -242,6 +242,7 @@ impl Policy for Berth {
             tolerations: &[],
             spread_constraints: &[],
             containers: &vm.pod,
+            claims: &[],
         };
         let class = Class::Performance;
         let needs =

@@ -303,6 +303,7 @@ impl Simulation {
             tolerations: &launcher.tolerations,
             spread_constraints: &launcher.spread,
             containers: &pod,
+            claims: &[],
         };
         let request = match self.engine.compile_request(&parts, needs) {
             Ok(request) => request,

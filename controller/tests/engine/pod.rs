@@ -131,6 +131,7 @@ impl BuiltPod {
             tolerations: &self.tolerations,
             spread_constraints: &self.spread,
             containers: &self.pod,
+            claims: &[],
         }
     }
 

@@ -70,6 +70,7 @@ impl Extender {
             tolerations: &tolerations,
             spread_constraints: &[],
             containers: &pod,
+            claims: &[],
         };
         let engine = &mut self.reservations.engine;
         let Ok(request) = engine.compile_request(&parts, needs) else { return };

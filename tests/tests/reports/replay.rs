@@ -355,6 +355,7 @@ impl Replay<'_> {
             tolerations: &[],
             spread_constraints: &[],
             containers: &pod,
+            claims: &[],
         };
         self.engine.compile_request(&parts, VmRequirements::default()).expect("the rules are valid")
     }

@@ -27,6 +27,7 @@ mod spread_index;
 #[cfg(test)]
 mod spread_tests;
 mod state;
+mod storage;
 mod vm_requirements;
 
 pub use reason::Reason;

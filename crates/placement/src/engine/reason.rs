@@ -61,7 +61,8 @@ impl Reason {
 
     /// Returns a rank: a host whose reason has a lower rank is closer to accepting the pod, so a remedy is suggested
     /// for this host first. The lowest ranks are those of resources that are in use. The ranks of rules about other
-    /// pods, of properties of the host, of other scheduling rules, and of missing KVM follow in this order.
+    /// pods and about storage, of properties of the host, of other scheduling rules, and of missing KVM follow in this
+    /// order.
     #[must_use]
     pub fn report_rank(&self) -> u8 {
         match self {
@@ -73,7 +74,8 @@ impl Reason {
                 rules::Reason::TopologySpread { .. }
                 | rules::Reason::PodAntiAffinity { .. }
                 | rules::Reason::PodAffinity { .. }
-                | rules::Reason::ExistingAntiAffinity { .. },
+                | rules::Reason::ExistingAntiAffinity { .. }
+                | rules::Reason::InsufficientStorage { .. },
             ) => 2,
             Self::MergesPages
             | Self::NoStaticCpuPolicy

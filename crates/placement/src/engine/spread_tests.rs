@@ -62,6 +62,7 @@ fn pod_request(
         tolerations: &[],
         spread_constraints: &[],
         containers: &pod,
+        claims: &[],
     };
     let needs = VmRequirements { is_vm: true, ..VmRequirements::default() };
     engine.compile_request(&fields, needs).unwrap()

@@ -315,7 +315,7 @@ impl Engine {
     }
 
     /// Returns the key of the request class if all requests with this key get the same result on each host; `None` if
-    /// the result for this request depends on other pods.
+    /// the result for this request depends on other pods or on its volumes.
     #[must_use]
     pub fn class_key<'r>(&self, request: &'r Request) -> Option<&'r RequestClassKey> {
         (!self.cluster.pod_filter(&request.rules).depends_on_pods()).then_some(&*request.class_key)

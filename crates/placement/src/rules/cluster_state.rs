@@ -17,6 +17,7 @@ use super::object_fields::NodeFields;
 use super::resource_fit::Amounts;
 use super::symbols::{LabelPair, Labels, NumberMap, Symbol, Symbols, index_pairs, to_index};
 use super::taints::Taint;
+use super::volumes::Volumes;
 
 /// Identifier of a host in a [`ClusterState`]. A host keeps the identifier of its name, even if it is removed and added
 /// again.
@@ -74,6 +75,7 @@ pub struct ClusterState {
     /// Version of the groups, incremented whenever existing pods may have come to belong to other groups.
     groups_version: u64,
     pods_by_host: Vec<Vec<u64>>,
+    pub(super) volumes: Volumes,
 }
 
 #[derive(Clone, Debug)]
@@ -114,6 +116,7 @@ impl ClusterState {
             compile_cache: CompileCache::default(),
             groups_version: 0,
             pods_by_host: Vec::new(),
+            volumes: Volumes::new(),
         }
     }
 
@@ -205,6 +208,7 @@ impl ClusterState {
         for rules in &pods {
             self.update_counters(rules, number, 1);
         }
+        self.volumes.recount(&self.symbols, &self.hosts);
     }
 
     fn update_eligible_domains(&mut self, host: u32, update: fn(&mut EligibleDomains, u32)) {
@@ -276,6 +280,7 @@ impl ClusterState {
         if let Some(pods) = self.pods_by_host.get_mut(to_index(host.0)) {
             pods.push(number);
         }
+        self.volumes.add_pod(&self.symbols, &self.hosts, &pod.claims, number, host.0);
         self.pods.insert(number, CountedPod { rules: pod, host: host.0 });
         Some(PodId(number))
     }
@@ -297,6 +302,7 @@ impl ClusterState {
         if let Some(pods) = self.pods_by_host.get_mut(to_index(host)) {
             pods.retain(|other| *other != pod.0);
         }
+        self.volumes.remove_pod(&self.symbols, &self.hosts, &rules.claims, pod.0);
         true
     }
 

@@ -49,7 +49,8 @@ impl Rules {
                 new
             }
         };
-        let ClusterState { compile_cache, symbols, .. } = cluster;
+        let ClusterState { compile_cache, symbols, volumes, .. } = cluster;
+        let claims = volumes.intern_claims(symbols, namespace, fields.claims);
         let pod_requests = compile_cache
             .find_or_compute_requests(fields.containers, |pod| compute_requests(symbols, pod));
         let self_matches =
@@ -64,6 +65,7 @@ impl Rules {
             template,
             matches_own_constraints: counts_itself,
             membership,
+            claims,
         })
     }
 }

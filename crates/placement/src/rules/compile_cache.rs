@@ -238,6 +238,7 @@ mod tests {
             tolerations: &[],
             spread_constraints: &[],
             containers: &first,
+            claims: &[],
         };
         let one = compile(&plain);
         let same = compile(&PodFields { labels: Some(&b), containers: &second, ..plain });

@@ -19,6 +19,8 @@ pub struct Rules {
     /// For each `DoNotSchedule` constraint of the template: true if the pod itself matches the constraint's selector.
     pub(super) matches_own_constraints: Box<[bool]>,
     pub(super) membership: GroupMembership,
+    /// Numbers of the PersistentVolumeClaims of the pod's volumes.
+    pub(super) claims: Box<[u32]>,
 }
 
 /// The part of the rules that is equal for pods that differ only in labels, containers and UID.

@@ -9,6 +9,7 @@ use super::hosts::NodeInfo;
 use super::reason::Reason;
 use super::selector::Requirement;
 use super::symbols::{Symbol, to_index};
+use super::volume_filter::VolumeFilter;
 
 /// The rules of a pod, prepared for evaluation against the current hosts and pods.
 #[derive(Debug)]
@@ -24,6 +25,7 @@ pub struct PodFilter<'a> {
     anti_affinity: Vec<DomainCounter<'a>>,
     existing_anti_affinity: Vec<DomainCounter<'a>>,
     spread: Vec<SpreadCheck<'a>>,
+    volumes: VolumeFilter<'a>,
 }
 
 /// A counter, with the topology whose domains it distinguishes.
@@ -164,6 +166,7 @@ impl<'a> PodFilter<'a> {
                 .collect(),
             existing_anti_affinity,
             spread: spread.collect(),
+            volumes: VolumeFilter::new(cluster, &rules.claims),
         }
     }
 
@@ -196,13 +199,14 @@ impl<'a> PodFilter<'a> {
         self.cluster.allows_by_host(self.rules, host)
     }
 
-    /// Returns true if existing pods affect the set of hosts on which the pod may be placed.
+    /// Returns true if existing pods or the pod's own volumes affect the set of hosts on which the pod may be placed.
     #[must_use]
     pub fn depends_on_pods(&self) -> bool {
         !(self.affinity.is_empty()
             && self.anti_affinity.is_empty()
             && self.existing_anti_affinity.is_empty()
-            && self.spread.is_empty())
+            && self.spread.is_empty()
+            && self.volumes.is_empty())
     }
 
     /// Returns true if the Node's remaining allocatable resources are sufficient for the requests of the pod.
@@ -218,7 +222,8 @@ impl<'a> PodFilter<'a> {
         self.allows_by_host(host) && self.allows_by_pods(host)
     }
 
-    /// Returns true if the pod may be placed on the host according to the rules that depend on other pods.
+    /// Returns true if the pod may be placed on the host according to the rules that depend on other pods, and according
+    /// to the pod's volumes.
     #[must_use]
     pub fn allows_by_pods(&self, host: HostId) -> bool {
         let has_pods_in_domain =
@@ -229,6 +234,7 @@ impl<'a> PodFilter<'a> {
             near.count_for_host(host).is_some_and(|pods| pods > 0 || self.may_start_group)
         }) && !self.anti_affinity.iter().any(has_pods_in_domain)
             && !self.existing_anti_affinity.iter().any(has_pods_in_domain)
+            && self.volumes.allows(self.cluster, host.0)
     }
 
     /// Returns the reasons why the pod may not be placed on the host; empty if it may.
@@ -253,7 +259,8 @@ impl<'a> PodFilter<'a> {
         {
             return shortages;
         }
-        self.pod_rule_rejection(host).into_iter().collect()
+        let volumes = self.volumes.rejection(self.cluster, host.0);
+        volumes.or_else(|| self.pod_rule_rejection(host)).into_iter().collect()
     }
 
     fn taint_rejection(&self, host: &NodeInfo) -> Option<Reason> {
@@ -280,9 +287,7 @@ impl<'a> PodFilter<'a> {
         if rule.matches(symbols, host.name, &host.labels) {
             return None;
         }
-        let terms =
-            rule.terms.iter().flatten().map(|term| term.to_display_text(symbols).to_string());
-        Some(Reason::NodeAffinity { required: terms.collect::<Vec<_>>().join(" or ") })
+        Some(Reason::NodeAffinity { required: rule.terms_text(symbols) })
     }
 
     fn pod_rule_rejection(&self, host: HostId) -> Option<Reason> {

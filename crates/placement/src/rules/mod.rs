@@ -6,9 +6,11 @@
 //! only on the number of the pod's own terms, not on the number of pods.
 //!
 //! The rules equal the rules of kube-scheduler 1.36 with its default configuration. They cover the plugins
-//! NodeUnschedulable, TaintToleration, NodeAffinity, NodeResourcesFit, PodTopologySpread (without default constraints)
-//! and InterPodAffinity. `tests/tests/rules.rs` compares their results with the real scheduler.
+//! NodeUnschedulable, TaintToleration, NodeAffinity, NodeResourcesFit, VolumeBinding (without volumes that have no
+//! claim), PodTopologySpread (without default constraints) and InterPodAffinity. `tests/tests/rules.rs` compares their
+//! results with the real scheduler; for VolumeBinding, `tests/tests/assign.rs` does so.
 
+mod capacity_pools;
 mod cluster_state;
 mod compile;
 mod compile_cache;
@@ -27,8 +29,14 @@ mod reason;
 mod resource_fit;
 mod scores;
 mod selector;
+mod storage_fields;
+mod storage_objects;
 mod symbols;
 mod taints;
+mod volume_filter;
+#[cfg(test)]
+mod volume_tests;
+mod volumes;
 
 pub use cluster_state::{ClusterState, HostId, PodId, SchedulerBugs};
 pub use compiled::{HostRules, Rules};
@@ -38,4 +46,6 @@ pub use object_fields::{NodeFields, PodFields};
 pub use preference::{HostPreference, PreferenceScore, PreferenceScores};
 pub use reason::Reason;
 pub use scores::{NormalizedScores, RawScores, Scorer};
+pub use storage_fields::{ClaimVolume, StorageCapacityFields, StorageClassFields, UnboundClaim};
 pub use taints::TaintEffect;
+pub use volumes::VolumeChecks;

@@ -6,7 +6,9 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use k8s_openapi::api::core::v1::{NodeAffinity, NodeSelectorRequirement, NodeSelectorTerm};
+use k8s_openapi::api::core::v1::{
+    NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, TopologySelectorTerm,
+};
 
 use super::field_path::{FieldPath, InvalidField, validate_label_key, validate_label_value};
 use super::selector::{LabelTest, Requirement, read_node_requirement};
@@ -63,16 +65,54 @@ impl NodeRule {
                 if required.node_selector_terms.is_empty() {
                     return Err(terms_path.invalid_field("[]", "must contain at least one term"));
                 }
-                let mut terms = Vec::new();
-                for (at, term) in required.node_selector_terms.iter().enumerate() {
-                    terms.extend(NodeTerm::read(symbols, &terms_path.item(at), term)?);
-                }
-                terms.sort_unstable();
-                terms.dedup();
-                Some(terms.into())
+                Some(read_terms(symbols, &terms_path, &required.node_selector_terms)?)
             }
         };
         Ok(Self { selector: all.into(), terms })
+    }
+
+    /// Reads a node selector, such as the required node affinity of a PersistentVolume (component-helpers
+    /// `CheckNodeAffinity`).
+    pub(super) fn from_selector(
+        symbols: &mut Symbols,
+        path: &FieldPath<'_>,
+        selector: &NodeSelector,
+    ) -> Result<Self, InvalidField> {
+        let terms_path = path.field("nodeSelectorTerms");
+        let terms = read_terms(symbols, &terms_path, &selector.node_selector_terms)?;
+        Ok(Self { selector: Box::default(), terms: Some(terms) })
+    }
+
+    /// Reads `allowedTopologies` of a StorageClass. Returns `None` if the list is empty, because it then permits all
+    /// hosts (component-helpers `MatchTopologySelectorTerms`).
+    pub(super) fn from_topologies(
+        symbols: &mut Symbols,
+        path: &FieldPath<'_>,
+        topologies: &[TopologySelectorTerm],
+    ) -> Result<Option<Self>, InvalidField> {
+        let mut terms = Vec::new();
+        for (at, topology) in topologies.iter().enumerate() {
+            let item_path = path.item(at);
+            let expressions_path = item_path.field("matchLabelExpressions");
+            let mut labels = Vec::new();
+            for (at, one) in topology.match_label_expressions.iter().flatten().enumerate() {
+                let requirement = NodeSelectorRequirement {
+                    key: one.key.clone(),
+                    operator: "In".to_owned(),
+                    values: Some(one.values.clone()),
+                };
+                labels.push(read_node_requirement(
+                    symbols,
+                    &expressions_path.item(at),
+                    &requirement,
+                )?);
+            }
+            terms.extend(NodeTerm::new(labels, Vec::new()));
+        }
+        terms.sort_unstable();
+        terms.dedup();
+        let rule = Self { selector: Box::default(), terms: Some(terms.into()) };
+        Ok((!topologies.is_empty()).then_some(rule))
     }
 
     /// Returns true if the rule has no requirements, so that every host satisfies it.
@@ -96,6 +136,28 @@ impl NodeRule {
         let matches = |terms: &[NodeTerm]| terms.iter().any(|t| t.matches(symbols, name, labels));
         self.selector_matches(symbols, labels) && self.terms.as_deref().is_none_or(matches)
     }
+
+    /// Formats the terms for messages.
+    pub(super) fn terms_text(&self, symbols: &Symbols) -> String {
+        let terms = self.terms.iter().flatten();
+        let texts = terms.map(|term| term.to_display_text(symbols).to_string());
+        texts.collect::<Vec<_>>().join(" or ")
+    }
+}
+
+/// Reads the terms of a node selector. Empty terms are omitted, because they match no host.
+fn read_terms(
+    symbols: &mut Symbols,
+    path: &FieldPath<'_>,
+    terms: &[NodeSelectorTerm],
+) -> Result<Box<[NodeTerm]>, InvalidField> {
+    let mut all = Vec::new();
+    for (at, term) in terms.iter().enumerate() {
+        all.extend(NodeTerm::read(symbols, &path.item(at), term)?);
+    }
+    all.sort_unstable();
+    all.dedup();
+    Ok(all.into())
 }
 
 /// Validates and reads the preferred node affinity. Empty terms are ignored.
@@ -144,13 +206,18 @@ impl NodeTerm {
         for (at, one) in term.match_fields.iter().flatten().enumerate() {
             names.push(read_name_requirement(symbols, &fields_path.item(at), one)?);
         }
+        Ok(Self::new(labels, names))
+    }
+
+    /// Returns a term with these requirements for labels and names; `None` if there are none.
+    fn new(mut labels: Vec<Requirement>, mut names: Vec<(bool, Symbol)>) -> Option<Self> {
         labels.sort_unstable();
         labels.dedup();
         names.sort_unstable();
         names.dedup();
         let is_empty = labels.is_empty() && names.is_empty();
-        Ok((!is_empty)
-            .then(|| Self { label_requirements: labels.into(), name_requirements: names.into() }))
+        (!is_empty)
+            .then(|| Self { label_requirements: labels.into(), name_requirements: names.into() })
     }
 
     pub(super) fn matches(&self, symbols: &Symbols, name: Symbol, labels: &Labels) -> bool {

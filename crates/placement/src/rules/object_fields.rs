@@ -25,10 +25,13 @@ pub struct PodFields<'a> {
     pub spread_constraints: &'a [v1::TopologySpreadConstraint],
     /// The pod's containers, with their requests.
     pub containers: &'a Pod,
+    /// Names of the PersistentVolumeClaims of the pod's volumes. Empty for a pod on a host, because its volumes restrict
+    /// no further choice.
+    pub claims: &'a [String],
 }
 
 impl<'a> PodFields<'a> {
-    /// Returns the fields of a pod. `containers` must have been read from the same pod.
+    /// Returns the fields of a pod, without claims. `containers` must have been read from the same pod.
     #[must_use]
     pub fn from_pod(pod: &'a v1::Pod, containers: &'a Pod) -> Self {
         let spec = pod.spec.as_ref();
@@ -43,6 +46,7 @@ impl<'a> PodFields<'a> {
                 .and_then(|spec| spec.topology_spread_constraints.as_deref())
                 .unwrap_or_default(),
             containers,
+            claims: &[],
         }
     }
 
@@ -55,6 +59,7 @@ impl<'a> PodFields<'a> {
             affinity: None,
             tolerations: &[],
             spread_constraints: &[],
+            claims: &[],
             ..self
         }
     }

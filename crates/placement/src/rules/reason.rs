@@ -50,6 +50,39 @@ pub enum Reason {
         /// Free amount on the host, in the same unit.
         free: u64,
     },
+    /// The node affinity of a volume excludes the host.
+    VolumeNodeAffinity {
+        /// Namespace and name of the PersistentVolumeClaim that is bound to the volume.
+        claim: String,
+        /// The terms of the volume's node affinity, formatted for messages.
+        required: String,
+    },
+    /// The volume of a claim is being provisioned for another host.
+    VolumeSelectedNode {
+        /// Namespace and name of the PersistentVolumeClaim.
+        claim: String,
+        /// Name of the host that kube-scheduler has selected for the volume.
+        node: String,
+    },
+    /// The topologies of a StorageClass exclude the host.
+    VolumeTopology {
+        /// Name of the StorageClass.
+        class: String,
+        /// The terms of `allowedTopologies`, formatted for messages.
+        required: String,
+    },
+    /// The storage of a class that the host can use is insufficient for the claims of the pod.
+    InsufficientStorage {
+        /// Name of the StorageClass.
+        class: String,
+        /// Name of the host.
+        host: String,
+        /// Bytes that the pod's claims request.
+        requested: u64,
+        /// Bytes that are free: the reported storage without the claims of assumed pods, or the size of the largest
+        /// volume.
+        free: u64,
+    },
     /// The host lacks the topology label of a spread constraint.
     MissingTopologyLabel {
         /// The constraint's topology key.
@@ -113,6 +146,13 @@ impl Reason {
             Self::InsufficientResource { resource, .. } => {
                 return Cow::Owned(format!("Insufficient {resource}"));
             }
+            Self::VolumeNodeAffinity { .. } => {
+                "node(s) didn't match PersistentVolume's node affinity"
+            }
+            Self::VolumeSelectedNode { .. } | Self::VolumeTopology { .. } => {
+                "node(s) didn't find available persistent volumes to bind"
+            }
+            Self::InsufficientStorage { .. } => "node(s) did not have enough free storage",
             Self::MissingTopologyLabel { .. } => {
                 "node(s) didn't match pod topology spread constraints (missing required label)"
             }
@@ -158,13 +198,27 @@ impl fmt::Display for Reason {
             Self::InsufficientResource { resource, requested: wanted, free }
                 if resource == "memory" || resource.starts_with("hugepages-") =>
             {
-                let human = |bytes: u64| {
-                    if bytes == 0 { "0".to_owned() } else { Bytes(bytes).to_human_readable() }
-                };
-                write!(f, "{} of {resource} requested, {} free", human(*wanted), human(*free))
+                let (wanted, free) = (format_bytes(*wanted), format_bytes(*free));
+                write!(f, "{wanted} of {resource} requested, {free} free")
             }
             Self::InsufficientResource { resource, requested: wanted, free } => {
                 write!(f, "{wanted} {resource} requested, {free} free")
+            }
+            Self::VolumeNodeAffinity { claim, required: wanted } => {
+                write!(f, "the volume of PersistentVolumeClaim {claim} requires {wanted}")
+            }
+            Self::VolumeSelectedNode { claim, node } => {
+                write!(f, "the volume of PersistentVolumeClaim {claim} is provisioned on {node}")
+            }
+            Self::VolumeTopology { class, required: wanted } => {
+                write!(f, "StorageClass {class} requires {wanted} (allowedTopologies)")
+            }
+            Self::InsufficientStorage { class, host, requested: wanted, free } => {
+                let (wanted, free) = (format_bytes(*wanted), format_bytes(*free));
+                write!(
+                    f,
+                    "no capacity of class {class} on host {host}: {wanted} requested, {free} free"
+                )
             }
             Self::MissingTopologyLabel { key } => {
                 write!(f, "the host lacks the label {key} of a topology spread constraint")
@@ -187,4 +241,8 @@ impl fmt::Display for Reason {
             }
         }
     }
+}
+
+fn format_bytes(bytes: u64) -> String {
+    if bytes == 0 { "0".to_owned() } else { Bytes(bytes).to_human_readable() }
 }
