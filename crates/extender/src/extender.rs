@@ -14,7 +14,7 @@ use super::error::{InvalidField, NotReadyReason, RequestError};
 use super::observed_pod::ObservedPod;
 use super::pod_queue::PodQueue;
 use super::refusal_cache::RefusalCache;
-use super::reservation::{Stage, VmKey};
+use super::reservation::{Stage, VOLUMES_TIMEOUT, VmKey};
 use super::reservation_table::ReservationTable;
 use super::stale_candidates::StaleCandidates;
 use super::state_transitions::Availability;
@@ -101,7 +101,10 @@ impl Extender {
         requirements: VmRequirements,
     ) -> Result<Request, InvalidField> {
         let counted = self.virtual_machines.placement_pod(&observed.existing);
-        let parts = PodFields::from_pod(pod, &counted);
+        // The volumes of a pod on a host are provisioned.
+        let is_on_host = observed.existing.node_name.is_some();
+        let claims: &[String] = if is_on_host { &[] } else { &observed.claims };
+        let parts = PodFields { claims, ..PodFields::from_pod(pod, &counted) };
         let request = self.reservations.engine.compile_request(&parts, requirements);
         request.map_err(|invalid| InvalidField::new(observed.qualified_name(), invalid))
     }
@@ -175,6 +178,9 @@ impl Extender {
     /// Releases expired reservations and stale allocations, and ends waits that have timed out.
     pub fn expire_timeouts(&mut self, now: Instant) {
         for uid in self.reservations.records.expired_reservations(now) {
+            if self.extend_for_volumes(now, &uid) {
+                continue;
+            }
             let reservation = self.reservations.get(&uid);
             let host = reservation
                 .and_then(|reservation| self.reservations.engine.host(&reservation.host));
@@ -188,6 +194,25 @@ impl Extender {
             self.queue.refused_pods.mark_host_changed(host);
         }
         self.queue.expire(now);
+    }
+
+    /// Extends the reservation of a pod whose volume is being provisioned for the reserved host; returns false if there
+    /// is no such volume. kube-scheduler waits ten minutes for a volume, and calls `filter` again only if its own rules
+    /// then permit the host: while a populator fills the volume, the storage that the driver reports is already without
+    /// this volume, so that kube-scheduler may refuse the host until the volume is bound.
+    fn extend_for_volumes(&mut self, now: Instant, uid: &str) -> bool {
+        let Some(reservation) = self.reservations.get(uid) else { return false };
+        let is_reserved = matches!(reservation.stage, Stage::Reserved { .. });
+        let pod = self.queue.unassigned_pods.get(uid).filter(|_| is_reserved);
+        let Some(observed) = pod.and_then(|pod| ObservedPod::read(pod).ok()) else { return false };
+        let namespace = &observed.existing.namespace;
+        let node = self.virtual_machines.selected_node(namespace, &observed.claims);
+        let is_selected = node.is_some_and(|node| *node == *reservation.host);
+        let until = now.checked_add(VOLUMES_TIMEOUT).filter(|_| is_selected);
+        if let Some(until) = until {
+            self.reservations.records.set_stage(uid, Stage::Reserved { until });
+        }
+        until.is_some()
     }
 
     /// Releases the reservations in the stage [`Stage::Kept`] of VMs that have ended. `has_ended` gets the UID of a

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Instant;
 
+use berth_placement::rules::UnboundClaim;
+
 use super::extender::Extender;
 use super::observed_pod::ObservedPod;
 use super::pending_vm::ClaimKey;
@@ -78,24 +80,25 @@ impl Extender {
     }
 
     /// Updates a PersistentVolumeClaim. `unbound_claim` is `None` if the claim was bound to a volume or deleted.
-    /// Otherwise it contains the annotation `volume.kubernetes.io/selected-node`, if the claim has it.
     pub fn update_claim(
         &mut self,
         now: Instant,
         namespace: &str,
         name: &str,
-        unbound_claim: Option<Option<String>>,
+        unbound_claim: Option<UnboundClaim>,
     ) {
         let claim = (namespace.to_owned(), name.to_owned());
-        let Some(selected_node) = unbound_claim else {
+        let Some(unbound_claim) = unbound_claim else {
             self.virtual_machines.remove_claim(&claim);
+            self.update_reserved_storage(&claim);
             return;
         };
-        let pods = match selected_node {
+        let pods = match unbound_claim.selected_node {
             Some(_) => self.queue.unassigned_pods.pods_with_claim(&claim),
             None => Vec::new(),
         };
-        self.virtual_machines.set_claim(claim, selected_node);
+        self.virtual_machines.set_claim(claim.clone(), unbound_claim);
+        self.update_reserved_storage(&claim);
         for pod in pods {
             if let Ok(observed) = ObservedPod::read(&pod) {
                 self.reserve_selected_node(now, &pod, &observed);
@@ -103,13 +106,15 @@ impl Extender {
         }
     }
 
-    /// Replaces all PersistentVolumeClaims without a volume by the result of a list request. Each has its selected
-    /// node.
-    pub fn replace_claims(&mut self, now: Instant, all: Vec<(ClaimKey, Option<String>)>) {
+    /// Replaces all PersistentVolumeClaims without a volume by the result of a list request.
+    pub fn replace_claims(&mut self, now: Instant, all: Vec<(ClaimKey, UnboundClaim)>) {
         let listed: HashSet<&ClaimKey> = all.iter().map(|(claim, _)| claim).collect();
-        self.virtual_machines.retain_claims(|claim| listed.contains(claim));
-        for ((namespace, name), node) in all {
-            self.update_claim(now, &namespace, &name, Some(node));
+        let missing = self.virtual_machines.missing_claims(|claim| listed.contains(claim));
+        for (namespace, name) in missing {
+            self.update_claim(now, &namespace, &name, None);
+        }
+        for ((namespace, name), unbound_claim) in all {
+            self.update_claim(now, &namespace, &name, Some(unbound_claim));
         }
     }
 }

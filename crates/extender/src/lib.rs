@@ -14,7 +14,7 @@
 //! | `HostAvailability` | hosts that accept no pods, or no pods with exclusive CPUs or huge pages |
 //! | `StaleCandidates` | allocations in reports that belong to no known pod |
 //! | `PodQueue` | pods without a host |
-//! | `VirtualMachines` | VirtualMachineInstances and PersistentVolumeClaims |
+//! | `VirtualMachines` | VirtualMachineInstances and PersistentVolumeClaims without a volume |
 //!
 //! The module `state_transitions` documents the transitions of reservations and of hosts, and the module
 //! `stale_allocations` the rule for allocations of ended pods. The extender has no persistent state: after a restart
@@ -47,6 +47,7 @@ mod stale_allocations;
 mod stale_candidates;
 mod state_transitions;
 mod statistics;
+mod storage_events;
 mod unassigned_pods;
 mod unknown_instances;
 mod virtual_machines;

@@ -61,6 +61,7 @@ impl Extender {
             Some(instance) => instance.pod_requirements(&pod),
             None => VmRequirements::default(),
         };
+        let claims: Vec<String> = vm.claims.iter().map(|(_, name)| name.clone()).collect();
         let parts = PodFields {
             namespace,
             labels: Some(labels),
@@ -70,7 +71,7 @@ impl Extender {
             tolerations: &tolerations,
             spread_constraints: &[],
             containers: &pod,
-            claims: &[],
+            claims: &claims,
         };
         let engine = &mut self.reservations.engine;
         let Ok(request) = engine.compile_request(&parts, needs) else { return };

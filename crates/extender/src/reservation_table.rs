@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use berth_placement::engine::{Engine, Request};
-use berth_placement::rules::HostId;
+use berth_placement::rules::{HostId, VolumeChecks};
 
 use super::observed_pod::ObservedPod;
 use super::reservation::{Reservation, Stage, VmKey, has_exclusive_resources};
@@ -32,7 +32,9 @@ pub(super) enum RestoreResult {
 
 impl ReservationTable {
     pub(super) fn new() -> Self {
-        Self { engine: Engine::new(), records: ReservationRecords::default() }
+        let mut engine = Engine::new();
+        engine.set_volume_checks(VolumeChecks::Reservations);
+        Self { engine, records: ReservationRecords::default() }
     }
 
     pub(super) fn get(&self, uid: &str) -> Option<&Reservation> {

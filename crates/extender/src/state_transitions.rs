@@ -13,7 +13,7 @@
 //! | none | reserved | `filter` chooses the host; or, after a restart, the host is the nominated node or the selected node of a claim |
 //! | none | kept | after a restart, the VM has no pod and only this host can reach its volumes; or `filter` has removed the reservation and finds no host |
 //! | none | bound | the watch shows the pod on the host |
-//! | reserved | reserved | the selected node of a claim is this host: the reservation gets the longer timeout for volumes |
+//! | reserved | reserved | the selected node of a claim is this host: the reservation gets the longer timeout for volumes, also when it expires |
 //! | reserved | binding | `bind` checks the reservation again, and the binding is sent |
 //! | reserved | bound | the watch shows the pod on the host |
 //! | reserved | kept | the first-consumer pod of a VM ends |

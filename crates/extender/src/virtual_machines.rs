@@ -2,10 +2,11 @@
 //! networks, from the watches.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use berth_kubelet_admission::pod::Pod;
 use berth_kubevirt_render::launcher::ExistingPod;
+use berth_placement::rules::{ClaimVolume, UnboundClaim};
 use k8s_openapi::api::core::v1::NodeSelector;
 
 use super::pending_vm::{ClaimKey, PendingVm};
@@ -18,9 +19,11 @@ use super::vm_instance::VmInstance;
 pub(super) struct VirtualMachines {
     /// VirtualMachineInstances by UID; `None` if KubeVirt is not installed.
     pub(super) instances: Option<HashMap<String, VmInstance>>,
-    /// PersistentVolumeClaims that are not bound to a volume, each with the node that kube-scheduler selected for the
-    /// claim's volume, if there is one.
-    unbound_claims: BTreeMap<ClaimKey, Option<String>>,
+    /// PersistentVolumeClaims that are not bound to a volume.
+    unbound_claims: BTreeMap<ClaimKey, UnboundClaim>,
+    /// Names of the bound claims with which populators provision and fill the volumes of other claims, by the other
+    /// claim. A populator binds the volume to the other claim when the volume is filled.
+    populator_claims: BTreeMap<ClaimKey, BTreeSet<String>>,
     /// Device plugin resources of NetworkAttachmentDefinitions, by `namespace/name`.
     network_resources: HashMap<String, Vec<String>>,
     /// VMs that have no pod on a host, and the node affinity of the volumes of their PersistentVolumeClaims. Empty
@@ -82,19 +85,48 @@ impl VirtualMachines {
     /// Returns the selected node of the first of these PersistentVolumeClaims that has one.
     pub(super) fn selected_node(&self, namespace: &str, claims: &[String]) -> Option<String> {
         claims.iter().find_map(|claim| {
-            self.unbound_claims.get(&(namespace.to_owned(), claim.clone())).cloned().flatten()
+            let claim = self.unbound_claims.get(&(namespace.to_owned(), claim.clone()))?;
+            claim.selected_node.clone()
         })
     }
 
-    pub(super) fn set_claim(&mut self, claim: ClaimKey, selected_node: Option<String>) {
-        self.unbound_claims.insert(claim, selected_node);
+    /// Returns the volume of a claim, without a size if a populator has already provisioned the volume; `None` if the
+    /// claim is bound or unknown.
+    pub(super) fn claim_volume(&self, claim: &ClaimKey) -> Option<ClaimVolume> {
+        let unbound = self.unbound_claims.get(claim)?;
+        let is_provisioned = self.populator_claims.contains_key(claim);
+        let bytes = unbound.bytes.filter(|_| !is_provisioned);
+        Some(ClaimVolume::Unbound(UnboundClaim { bytes, ..unbound.clone() }))
+    }
+
+    pub(super) fn set_claim(&mut self, claim: ClaimKey, unbound_claim: UnboundClaim) {
+        self.unbound_claims.insert(claim, unbound_claim);
     }
 
     pub(super) fn remove_claim(&mut self, claim: &ClaimKey) {
         self.unbound_claims.remove(claim);
+        self.populator_claims.remove(claim);
     }
 
-    pub(super) fn retain_claims(&mut self, is_listed: impl Fn(&ClaimKey) -> bool) {
-        self.unbound_claims.retain(|claim, _| is_listed(claim));
+    /// Returns the unbound claims that are not listed.
+    pub(super) fn missing_claims(&self, is_listed: impl Fn(&ClaimKey) -> bool) -> Vec<ClaimKey> {
+        self.unbound_claims.keys().filter(|claim| !is_listed(claim)).cloned().collect()
+    }
+
+    /// Sets whether the claim `name`, with which a populator provisions the volume of the claim `owner`, is bound.
+    pub(super) fn set_populator_claim(&mut self, owner: &ClaimKey, name: &str, is_bound: bool) {
+        if is_bound {
+            self.populator_claims.entry(owner.clone()).or_default().insert(name.to_owned());
+        } else if let Some(names) = self.populator_claims.get_mut(owner) {
+            names.remove(name);
+            if names.is_empty() {
+                self.populator_claims.remove(owner);
+            }
+        }
+    }
+
+    /// Removes all claims of populators, and returns the claims whose volumes they provisioned.
+    pub(super) fn take_populator_claims(&mut self) -> Vec<ClaimKey> {
+        std::mem::take(&mut self.populator_claims).into_keys().collect()
     }
 }

@@ -31,6 +31,8 @@ mod resource_claims;
 mod scenarios;
 #[path = "extender/stale_memory.rs"]
 mod stale_memory;
+#[path = "extender/storage.rs"]
+mod storage;
 #[path = "extender/tenants.rs"]
 mod tenants;
 #[path = "extender/unreported_nodes.rs"]

@@ -10,6 +10,7 @@ use berth_extender::{
     BindAnswer, Extender, FilterAnswer, PendingVm, VmInstance, selector_for_node,
 };
 use berth_kubevirt_render::launcher::Configuration;
+use berth_placement::rules::UnboundClaim;
 use k8s_openapi::api::core::v1::{self, NodeSelector};
 use serde_json::json;
 
@@ -192,7 +193,9 @@ fn the_selected_node_of_a_claim_is_reserved_after_a_restart() {
         let builder = PodBuilder { claim: Some("disk".to_owned()), ..PodBuilder::vm("vm", 8) };
         let pod = builder.build();
         let claim = |extender: &mut Extender| {
-            extender.update_claim(now, "default", "disk", Some(Some("b".to_owned())))
+            let selected_node = Some("b".to_owned());
+            let unbound = UnboundClaim { selected_node, ..UnboundClaim::default() };
+            extender.update_claim(now, "default", "disk", Some(unbound))
         };
         if claim_first {
             claim(&mut extender);
@@ -220,7 +223,7 @@ fn the_selected_node_of_a_claim_is_reserved_after_a_restart() {
 fn a_reservation_lasts_longer_while_a_claim_is_unbound() {
     let now = Instant::now();
     let mut extender = extender_with_hosts(&[host_with_one_zone("a"), host_with_one_zone("b")]);
-    extender.update_claim(now, "default", "disk", Some(None));
+    extender.update_claim(now, "default", "disk", Some(UnboundClaim::default()));
     let builder = PodBuilder { claim: Some("disk".to_owned()), ..PodBuilder::vm("vm", 8) };
     assert_eq!(
         extender.answer_filter(now, &builder.build(), &["a"]),
