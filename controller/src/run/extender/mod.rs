@@ -1,7 +1,7 @@
 //! Tasks of the scheduler extender. The extender runs on each replica of the controller; the Lease of kube-scheduler
 //! determines which of the extenders makes decisions.
 //!
-//! Watches update the extender's state ([`config`], [`hosts`], [`namespaces`], [`claims`], [`networks`],
+//! Watches update the extender's state ([`config`], [`hosts`], [`namespaces`], [`claims`], [`storage`], [`networks`],
 //! [`instances`], [`pods`]). The local kube-scheduler calls the extender over HTTP ([`handlers`]); the readiness gate
 //! delays calls ([`readiness_gate`]). The binder sends bindings ([`binder`]). The waker makes kube-scheduler retry pods
 //! that fit after a change ([`waker`]).
@@ -19,6 +19,7 @@ mod pods;
 mod readiness_gate;
 mod service;
 mod settings;
+mod storage;
 mod targets;
 mod unlisted_kinds;
 mod volumes;
@@ -90,6 +91,9 @@ async fn watch_and_rebuild(service: Arc<ExtenderService>, shared: ExtenderInform
         watches.spawn(hosts::watch_hosts(Arc::clone(&service), shared.clone()));
         watches.spawn(namespaces::watch_namespaces(Arc::clone(&service)));
         watches.spawn(claims::watch_claims(Arc::clone(&service)));
+        watches.spawn(storage::watch_storage_classes(Arc::clone(&service)));
+        watches.spawn(storage::watch_csi_drivers(Arc::clone(&service)));
+        watches.spawn(storage::watch_storage_capacities(Arc::clone(&service)));
         watches.spawn(networks::watch_networks(Arc::clone(&service)));
         watches.spawn(instances::watch_instances(Arc::clone(&service)));
         watches.spawn(pods::watch_pods(Arc::clone(&service)));

@@ -9,20 +9,35 @@ pub(super) enum ListedKind {
     Hosts,
     Namespaces,
     Claims,
+    StorageClasses,
+    CsiDrivers,
+    StorageCapacities,
     Networks,
     Instances,
     Pods,
 }
 
 impl ListedKind {
-    pub(super) const ALL: [Self; 6] =
-        [Self::Hosts, Self::Namespaces, Self::Claims, Self::Networks, Self::Instances, Self::Pods];
+    pub(super) const ALL: [Self; 9] = [
+        Self::Hosts,
+        Self::Namespaces,
+        Self::Claims,
+        Self::StorageClasses,
+        Self::CsiDrivers,
+        Self::StorageCapacities,
+        Self::Networks,
+        Self::Instances,
+        Self::Pods,
+    ];
 
     const fn name(self) -> &'static str {
         match self {
             Self::Hosts => "hosts",
             Self::Namespaces => "namespaces",
             Self::Claims => "persistentvolumeclaims",
+            Self::StorageClasses => "storageclasses",
+            Self::CsiDrivers => "csidrivers",
+            Self::StorageCapacities => "csistoragecapacities",
             Self::Networks => "network-attachment-definitions",
             Self::Instances => "virtualmachineinstances",
             Self::Pods => "pods",
