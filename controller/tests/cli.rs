@@ -26,5 +26,7 @@ mod omitted;
 mod program;
 #[path = "../../tests/src/skip.rs"]
 mod skip;
+#[path = "cli/storage.rs"]
+mod storage;
 #[path = "cli/usage.rs"]
 mod usage;

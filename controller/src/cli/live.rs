@@ -17,7 +17,7 @@ use berth_api::Problem;
 use berth_kubevirt_render::machines::MACHINE_DEPLOYMENT_KIND;
 
 /// Kinds that placement reads: group, version, kind and plural, and true if the kind is optional.
-const LISTED_KINDS: [(&str, &str, &str, &str, bool); 16] = [
+const LISTED_KINDS: [(&str, &str, &str, &str, bool); 19] = [
     ("berth.dev", "v1alpha1", "InfraNode", "infranodes", false),
     ("berth.dev", "v1alpha1", "HostProfile", "hostprofiles", true),
     ("berth.dev", "v1alpha1", "InfraConfig", "infraconfigs", true),
@@ -25,6 +25,9 @@ const LISTED_KINDS: [(&str, &str, &str, &str, bool); 16] = [
     ("", "v1", "Pod", "pods", false),
     ("", "v1", "Namespace", "namespaces", true),
     ("", "v1", "ResourceQuota", "resourcequotas", true),
+    ("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims", true),
+    ("", "v1", "PersistentVolume", "persistentvolumes", true),
+    ("storage.k8s.io", "v1", "StorageClass", "storageclasses", true),
     ("node.k8s.io", "v1", "RuntimeClass", "runtimeclasses", true),
     ("kubevirt.io", "v1", "KubeVirt", "kubevirts", true),
     ("kubevirt.io", "v1", "VirtualMachine", "virtualmachines", true),
@@ -93,21 +96,61 @@ pub(super) fn list_items(
         });
         let for_drain = is_drain.then(|| (deployment_resource(), true));
         for (resource, is_optional) in kinds.chain(for_drain) {
-            let plural = &resource.plural;
-            let Err(error) = list_kind(&client, &resource, &mut items).await else { continue };
-            if let Some(status) = error.status().filter(|_| is_optional) {
-                if status.code != 404 {
-                    let message =
-                        format!("cannot be listed: {}; this kind is ignored", status.message);
-                    problems.push(Problem::new(plural, "", "", message));
-                }
-                continue;
+            let result = if is_optional {
+                list_optional_kind(&client, &resource, &mut items, problems).await.map(drop)
+            } else {
+                list_kind(&client, &resource, &mut items).await
+            };
+            if let Err(error) = result {
+                return Err(list_failure(error, &server, &resource.plural));
             }
-            let error = anyhow::Error::from(error).context(format!("{server}: {plural}"));
-            return Err(Failure { exit_code: EXIT_UNREACHABLE, error });
+        }
+        if let Err(error) = list_reported_storage(&client, &mut items, problems).await {
+            return Err(list_failure(error, &server, "csistoragecapacities"));
         }
         Ok(items)
     })
+}
+
+fn list_failure(error: CallError, server: &str, plural: &str) -> Failure {
+    let error = anyhow::Error::from(error).context(format!("{server}: {plural}"));
+    Failure { exit_code: EXIT_UNREACHABLE, error }
+}
+
+/// Lists the CSIStorageCapacities in the version that the API server serves, and the CSIDrivers that report their storage
+/// with these objects. If the former cannot be listed, the drivers are not listed either: the hosts would seem to have no
+/// storage.
+async fn list_reported_storage(
+    client: &Client,
+    items: &mut Vec<FleetItem>,
+    problems: &mut Vec<Problem>,
+) -> Result<(), CallError> {
+    for version in ["v1", "v1beta1"] {
+        let capacities =
+            api_resource("storage.k8s.io", version, "CSIStorageCapacity", "csistoragecapacities");
+        if list_optional_kind(client, &capacities, items, problems).await? {
+            let drivers = api_resource("storage.k8s.io", "v1", "CSIDriver", "csidrivers");
+            list_optional_kind(client, &drivers, items, problems).await?;
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Lists a kind. If the server refuses the list, adds a problem, unless the kind is not installed, and returns false.
+async fn list_optional_kind(
+    client: &Client,
+    resource: &ApiResource,
+    items: &mut Vec<FleetItem>,
+    problems: &mut Vec<Problem>,
+) -> Result<bool, CallError> {
+    let Err(error) = list_kind(client, resource, items).await else { return Ok(true) };
+    let Some(status) = error.status() else { return Err(error) };
+    if status.code != 404 {
+        let message = format!("cannot be listed: {}; this kind is ignored", status.message);
+        problems.push(Problem::new(&resource.plural, "", "", message));
+    }
+    Ok(false)
 }
 
 async fn list_kind(

@@ -19,8 +19,9 @@ use crate::plan::{self, AddRequest, PlanOptions};
 ///
 /// The input consists of InfraNodes (as `kubectl get inode -o yaml` and `berth-agent report -o yaml` print them),
 /// Nodes, HostProfiles, the InfraConfig, VirtualMachines and their instances, instance types and preferences, pods,
-/// namespaces, NetworkAttachmentDefinitions and the KubeVirt object; in files also MachineDeployments, TenantClusters
-/// and VlanClaims. Other objects are counted and ignored.
+/// namespaces, NetworkAttachmentDefinitions, the KubeVirt object, and the storage objects on which the hosts of volumes
+/// depend (StorageClasses, CSIDrivers, CSIStorageCapacities, PersistentVolumeClaims, PersistentVolumes); in files also
+/// MachineDeployments, TenantClusters and VlanClaims. Other objects are counted and ignored.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "A VM with dedicated CPUs has the class Performance, a VM that requests less memory than its guest sees \

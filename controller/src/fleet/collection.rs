@@ -11,6 +11,7 @@ use super::kinds::{self, string_at};
 use super::machine::FleetMachine;
 use super::object::{FleetItem, FleetObject, fatal_problem};
 use super::planned::{MachineCounts, PlannedTenant};
+use super::storage::StorageObjects;
 use berth_api::Problem;
 use berth_kubevirt_render::launcher::{ClusterObjects, Configuration};
 use berth_kubevirt_render::machines::{self, MachineDeployment};
@@ -39,6 +40,8 @@ pub struct Fleet {
     pub deployment_fields: Vec<Value>,
     /// Objects that the rendering of machines reads: tenants, defaults and storage.
     pub render_context: machines::RenderContext,
+    /// Objects on which the hosts of VMs with volumes depend.
+    pub storage: StorageObjects,
     /// Existing VlanClaims.
     pub claims: Vec<Arc<VlanClaim>>,
     /// Tenants, each with its planned network.
@@ -123,8 +126,10 @@ impl Fleet {
                 self.render_context.config = config.spec;
                 None
             }
+            FleetObject::Storage(object) => self.storage.add(object)?,
             FleetObject::Other(object) => {
                 let in_render_context = self.render_context.add(&object);
+                self.storage.add_class(location, &object)?;
                 if !self.cluster_objects.add(&object).map_err(fatal_problem)? && !in_render_context
                 {
                     let group = kinds::group_of_api_version(string_at(&object, "/apiVersion"));

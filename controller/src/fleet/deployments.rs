@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::collection::Fleet;
 use super::drain_facts::DrainFacts;
 use super::machine::FleetMachine;
+use super::machine_claims::machine_claims;
 use super::object::fatal_problem;
 use super::planned::MachineCounts;
 use berth_api::Problem;
@@ -58,21 +59,24 @@ impl Fleet {
                             &self.render_context,
                             &options_for(number),
                         )
-                        .map(|one| Machine::read(&one.machine))
+                        .map(|one| (Machine::read(&one.machine), machine_claims(&one.machine)))
                         {
-                            Ok(Ok(Some(machine))) => self.machines.push(Box::new(FleetMachine {
-                                machine,
-                                kind: "VirtualMachine",
-                                host: None,
-                                should_run: true,
-                                migration_obstacle: None,
-                                is_external: false,
-                                has_deployment: true,
-                                drain: DrainFacts::default(),
-                                class: None,
-                            })),
-                            Ok(Err(invalid)) => self.problems.push(fatal_problem(invalid)),
-                            Ok(Ok(None)) | Err(_) => {}
+                            Ok((Ok(Some(machine)), claims)) => {
+                                self.machines.push(Box::new(FleetMachine {
+                                    machine,
+                                    kind: "VirtualMachine",
+                                    host: None,
+                                    should_run: true,
+                                    migration_obstacle: None,
+                                    is_external: false,
+                                    has_deployment: true,
+                                    drain: DrainFacts::default(),
+                                    class: None,
+                                    claims,
+                                }))
+                            }
+                            Ok((Err(invalid), _)) => self.problems.push(fatal_problem(invalid)),
+                            Ok((Ok(None), _)) | Err(_) => {}
                         }
                     }
                     self.machine_counts.push(MachineCounts {

@@ -9,7 +9,7 @@ use berth_kubevirt_render::machines::{MACHINE_DEPLOYMENT_GROUP, MACHINE_DEPLOYME
 /// Kinds that placement reads, with their groups; the name of the core group is empty. Dumps of clusters also contain
 /// kinds of the same names in the groups of other projects (Longhorn has a Node, Cluster API has a
 /// MachineDeployment).
-const PLACEMENT_KINDS: [(&str, &str); 23] = [
+const PLACEMENT_KINDS: [(&str, &str); 27] = [
     ("InfraNode", BERTH_GROUP),
     ("HostProfile", BERTH_GROUP),
     ("TenantCluster", BERTH_GROUP),
@@ -22,8 +22,12 @@ const PLACEMENT_KINDS: [(&str, &str); 23] = [
     ("ResourceQuota", ""),
     ("Secret", ""),
     ("ConfigMap", ""),
+    ("PersistentVolume", ""),
+    ("PersistentVolumeClaim", ""),
     ("RuntimeClass", "node.k8s.io"),
     ("StorageClass", "storage.k8s.io"),
+    ("CSIDriver", "storage.k8s.io"),
+    ("CSIStorageCapacity", "storage.k8s.io"),
     ("StorageProfile", "cdi.kubevirt.io"),
     ("NetworkAttachmentDefinition", "k8s.cni.cncf.io"),
     ("VirtualMachine", "kubevirt.io"),

@@ -3,6 +3,7 @@
 use berth_kubevirt_render::launcher::Machine;
 
 use super::drain_facts::DrainFacts;
+use super::machine_claims::MachineClaim;
 
 /// A VirtualMachine or VirtualMachineInstance, and its host if it is running.
 #[derive(Clone, Debug)]
@@ -25,6 +26,8 @@ pub struct FleetMachine {
     pub drain: DrainFacts,
     /// Value of the annotation `berth.dev/class`.
     pub class: Option<String>,
+    /// PersistentVolumeClaims of the machine's volumes.
+    pub claims: Vec<MachineClaim>,
 }
 
 impl FleetMachine {

@@ -2,23 +2,28 @@
 
 mod collection;
 mod deployments;
+mod deserialize;
 mod drain_facts;
 mod kinds;
 mod machine;
+mod machine_claims;
 mod object;
 mod planned;
 mod render_input;
+mod storage;
 pub mod stream;
 mod tenants;
 mod yaml;
 
 pub use collection::Fleet;
+pub(crate) use deserialize::deserialize_object;
 pub use drain_facts::DrainFacts;
 pub use machine::FleetMachine;
+pub use machine_claims::{MachineClaim, pod_claims};
 pub use object::FleetItem;
-pub(crate) use object::deserialize_object;
 pub use planned::{MachineCounts, PlannedTenant};
 pub use render_input::RenderInput;
+pub use storage::StorageObjects;
 pub use stream::InputObject;
 
 use berth_api::Problem;

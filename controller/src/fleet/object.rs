@@ -3,12 +3,14 @@
 use berth_api::names::{CLASS_LABEL, MACHINE_DEPLOYMENT_UID_ANNOTATION};
 use berth_api::{HostProfile, InfraConfig, InfraNode, TenantCluster, VlanClaim};
 use k8s_openapi::api::core::v1;
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::deserialize::deserialize_object;
 use super::drain_facts::{DrainFacts, deployment_fields};
 use super::kinds::{string_at, value_at};
 use super::machine::FleetMachine;
+use super::machine_claims::machine_claims;
+use super::storage::StorageObject;
 use super::stream::InputObject;
 use crate::evacuation::machine::{EXTERNAL_STRATEGY, migration_obstacle};
 use berth_api::Problem;
@@ -43,6 +45,7 @@ pub(super) enum FleetObject {
     Tenant(String, Box<TenantCluster>),
     Config(Box<InfraConfig>),
     Claim(Box<VlanClaim>),
+    Storage(StorageObject),
     /// An object that launcher pods may depend on, or an object of a kind that is ignored.
     Other(Value),
 }
@@ -107,7 +110,10 @@ fn parse_object(location: &str, object: Value) -> Result<FleetObject, Problem> {
             let configuration = Configuration::from_kubevirt(&object).map_err(fatal_problem)?;
             Ok(FleetObject::Configuration(Box::new(configuration)))
         }
-        _ => Ok(FleetObject::Other(object)),
+        _ => match StorageObject::parse(location, &object) {
+            Some(storage) => Ok(FleetObject::Storage(storage?)),
+            None => Ok(FleetObject::Other(object)),
+        },
     }
 }
 
@@ -142,6 +148,7 @@ fn parse_machine(kind: &'static str, object: Value) -> Result<FleetObject, Probl
         has_deployment,
         drain,
         class: class.map(str::to_owned),
+        claims: machine_claims(&object),
     })))
 }
 
@@ -166,25 +173,4 @@ fn required_name(kind: &str, location: &str, object: &Value) -> Result<String, P
         return Err(problem.into_fatal("left out"));
     }
     Ok(name.to_owned())
-}
-
-/// Deserializes an object, or returns a problem with the invalid field. Only an invalid object is deserialized a
-/// second time to find the path of the field, because tracking the path costs more than deserializing.
-pub(crate) fn deserialize_object<T: DeserializeOwned>(
-    kind: &str,
-    location: &str,
-    object: &Value,
-) -> Result<T, Problem> {
-    T::deserialize(object).or_else(|_| {
-        serde_path_to_error::deserialize(object).map_err(|error| {
-            let name = string_at(object, "/metadata/name");
-            let object_name = if name.is_empty() {
-                format!("{kind} in {location}")
-            } else {
-                format!("{kind} {name}")
-            };
-            let field = error.path().to_string();
-            Problem::new(object_name, field, "", error.inner().to_string()).into_fatal("left out")
-        })
-    })
 }

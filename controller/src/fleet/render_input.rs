@@ -4,8 +4,8 @@
 use berth_api::{InfraConfig, TenantCluster};
 use serde_json::Value;
 
+use super::deserialize::deserialize_object;
 use super::kinds;
-use super::object::deserialize_object;
 use super::stream::InputObject;
 use berth_api::Problem;
 use berth_kubevirt_render::machines::{

@@ -7,7 +7,7 @@ use berth_api::{Class, HostProfile, InfraConfigSpec};
 use k8s_openapi::api::core::v1;
 
 use super::add::HostAddition;
-use crate::fleet::{Fleet, FleetMachine};
+use crate::fleet::{Fleet, FleetMachine, StorageObjects, pod_claims};
 use crate::parallel;
 use berth_api::Problem;
 use berth_api::names::{CLASS_LABEL, INFRA_CONFIG};
@@ -89,6 +89,7 @@ impl Simulation {
         if let Some(addition) = addition {
             simulation.add_copied_hosts(fleet, &addition);
         }
+        simulation.add_storage(&fleet.storage);
         let machines_with_pod = simulation.add_pods(fleet);
         simulation.report_unknown_allocations(fleet);
         simulation.pending.reserve(fleet.machines.len());
@@ -98,7 +99,7 @@ impl Simulation {
                 continue;
             }
             if machine.should_run {
-                simulation.add_machine(machine, launcher)
+                simulation.add_machine(&fleet.storage, machine, launcher)
             } else {
                 simulation.stopped_count += 1
             }
@@ -167,7 +168,8 @@ impl Simulation {
     /// Adds copies of a host to the engine, without pods.
     fn add_copied_hosts(&mut self, fleet: &Fleet, addition: &HostAddition<'_>) {
         let Some(template) = addition.template_host(fleet) else { return };
-        let node = template.metadata.name.as_deref().and_then(|name| fleet.nodes.get(name));
+        let template_name = template.metadata.name.as_deref().unwrap_or_default();
+        let node = fleet.nodes.get(template_name);
         for number in 1..=addition.count {
             let name = format!("{}-{number}", addition.name);
             let mut infra = template.clone();
@@ -184,6 +186,9 @@ impl Simulation {
                 let mut node = node.clone();
                 node.metadata.name = Some(name.clone());
                 if let Some(labels) = &mut node.metadata.labels {
+                    // CSI drivers of local volumes identify a host by a label with its name.
+                    let names = labels.values_mut().filter(|value| value.as_str() == template_name);
+                    names.for_each(|value| value.clone_from(&name));
                     labels.insert("kubernetes.io/hostname".to_owned(), name.clone());
                 }
                 node.spec.get_or_insert_default().unschedulable = None;
@@ -191,6 +196,7 @@ impl Simulation {
             });
             let facts = ReportedHost::read(&infra, node.as_ref(), &mut self.problems);
             self.add_host(fleet, facts, node.is_some());
+            self.add_copied_storage(&fleet.storage, template_name, &name);
         }
     }
 
@@ -216,14 +222,20 @@ impl Simulation {
             if let Some(vm) = vm {
                 machines_with_pod.insert((existing.namespace.clone(), vm.clone()));
             }
-            self.add_pod(pod, existing, name);
+            self.add_pod(&fleet.storage, pod, existing, name);
         }
         machines_with_pod
     }
 
     /// Adds a pod to the engine. `name` is the name that the plan shows. For the pod of a VM, it is the name of the VM,
     /// because users know that name.
-    fn add_pod(&mut self, pod: &v1::Pod, mut existing: ExistingPod, name: String) {
+    fn add_pod(
+        &mut self,
+        storage: &StorageObjects,
+        pod: &v1::Pod,
+        mut existing: ExistingPod,
+        name: String,
+    ) {
         let object = format!("Pod {}/{}", existing.namespace, existing.name);
         if existing.pod.uid.is_empty() {
             existing.pod.uid.clone_from(&object);
@@ -232,7 +244,11 @@ impl Simulation {
         let is_pinned = existing.pod.has_exclusive_cpus();
         let is_emulated = existing.pod.is_emulated();
         let needs = VmRequirements { is_vm, is_emulated, is_pinned, ..VmRequirements::default() };
-        let parts = PodFields::from_pod(pod, &existing.pod);
+        let claims = match existing.node_name {
+            Some(_) => Vec::new(),
+            None => self.add_claims(storage, &existing.namespace, &pod_claims(pod)),
+        };
+        let parts = PodFields { claims: &claims, ..PodFields::from_pod(pod, &existing.pod) };
         let request = match self.engine.compile_request(&parts, needs) {
             Ok(request) => request,
             Err(invalid) => {
@@ -279,7 +295,12 @@ impl Simulation {
         }
     }
 
-    fn add_machine(&mut self, machine: &FleetMachine, launcher: Result<Box<Launcher>, Invalid>) {
+    fn add_machine(
+        &mut self,
+        storage: &StorageObjects,
+        machine: &FleetMachine,
+        launcher: Result<Box<Launcher>, Invalid>,
+    ) {
         let mut launcher = match launcher {
             Ok(launcher) => launcher,
             Err(invalid) => {
@@ -294,6 +315,10 @@ impl Simulation {
         };
         let mut pod = pod_with_devices.unwrap_or_else(|| std::mem::take(&mut launcher.pod));
         pod.uid.clone_from(&name);
+        let claims = match machine.host {
+            Some(_) => Vec::new(),
+            None => self.add_claims(storage, &launcher.namespace, &machine.claims),
+        };
         let parts = PodFields {
             namespace: &launcher.namespace,
             labels: Some(&launcher.labels),
@@ -303,7 +328,7 @@ impl Simulation {
             tolerations: &launcher.tolerations,
             spread_constraints: &launcher.spread,
             containers: &pod,
-            claims: &[],
+            claims: &claims,
         };
         let request = match self.engine.compile_request(&parts, needs) {
             Ok(request) => request,

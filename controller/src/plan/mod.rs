@@ -4,6 +4,7 @@
 mod add;
 mod addition;
 mod build;
+mod claims;
 mod drain;
 mod drain_decisions;
 mod placed_vm;

@@ -261,6 +261,22 @@ fn rule_remedy(rule: &rules::Reason, host: &str) -> String {
         rules::Reason::NodeAffinity { required: wanted } => {
             format!("label a host that has free resources so that it matches {wanted}")
         }
+        rules::Reason::VolumeNodeAffinity { claim, .. } => {
+            format!(
+                "free resources on a host that can use the volume of PersistentVolumeClaim {claim}"
+            )
+        }
+        rules::Reason::VolumeSelectedNode { node, .. } => {
+            format!("free resources on {node}, where the VM's volume is provisioned")
+        }
+        rules::Reason::VolumeTopology { class, required: wanted } => format!(
+            "label a host that has free resources so that it matches {wanted}, or use another \
+             StorageClass than {class}"
+        ),
+        rules::Reason::InsufficientStorage { class, host, .. } => format!(
+            "free storage of class {class} on {host}, use another StorageClass, or add a host \
+             (--add {host})"
+        ),
         rules::Reason::TopologySpread { key, .. } | rules::Reason::MissingTopologyLabel { key } => {
             format!(
                 "add hosts with another value of {key}, or set whenUnsatisfiable: ScheduleAnyway"
