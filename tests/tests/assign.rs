@@ -33,6 +33,8 @@ mod resource_claims;
 mod scheduling_client;
 #[path = "assign/slow.rs"]
 mod slow;
+#[path = "assign/storage.rs"]
+mod storage;
 #[path = "assign/testbed.rs"]
 mod testbed;
 #[path = "assign/unschedulable_pods.rs"]
@@ -64,6 +66,7 @@ fn vms_are_placed_in_zones_with_room() {
     resource_claims::vm_gets_the_host_of_its_device(&plane, &mut bed, &extender);
     extender = volumes::reservation_survives_a_kill_in_prebind(&mut plane, &mut bed, extender);
     volumes::reservation_is_kept_after_the_first_consumer_pod(&plane, &mut bed);
+    extender = storage::claims_use_reported_storage(&plane, &mut bed, extender);
     extender =
         unschedulable_pods::extender_is_killed_while_pods_are_created(&plane, &mut bed, extender);
     assert!(

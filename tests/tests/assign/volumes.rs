@@ -22,15 +22,15 @@ fn create_storage_class(bed: &Testbed) {
     bed.client.post("/apis/storage.k8s.io/v1/storageclasses", &class);
 }
 
-fn create_claim(bed: &Testbed, name: &str) {
-    let claim = json!({"metadata": {"name": name}, "spec": {"storageClassName": "late",
-        "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}});
+pub(crate) fn create_claim(bed: &Testbed, name: &str, class: &str, size: &str) {
+    let claim = json!({"metadata": {"name": name}, "spec": {"storageClassName": class,
+        "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": size}}}});
     bed.client.post(CLAIMS_PATH, &claim);
 }
 
 /// Waits until the scheduler has selected a node for a claim, and returns the node. The scheduler then waits for the
 /// volume (`PreBind`).
-fn wait_until_node_selected(bed: &Testbed, claim: &str) -> String {
+pub(crate) fn wait_until_node_selected(bed: &Testbed, claim: &str) -> String {
     let begin = Instant::now();
     loop {
         let claim_object = bed.client.get(&format!("{CLAIMS_PATH}/{claim}"));
@@ -46,12 +46,14 @@ fn wait_until_node_selected(bed: &Testbed, claim: &str) -> String {
 
 /// Creates a volume that only this host can reach, and binds the volume to the claim, as the provisioner of the class
 /// and the volume controller do.
-fn provision_volume(bed: &Testbed, claim: &str, host: &str) {
+pub(crate) fn provision_volume(bed: &Testbed, claim: &str, host: &str) {
     let path = format!("{CLAIMS_PATH}/{claim}");
     let mut claim_object = bed.client.get(&path);
+    let spec = claim_object["spec"].clone();
     let volume = format!("of-{claim}");
     bed.client.post(VOLUMES_PATH, &json!({"metadata": {"name": volume}, "spec": {
-        "storageClassName": "late", "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"},
+        "storageClassName": spec["storageClassName"], "accessModes": ["ReadWriteOnce"],
+        "capacity": spec["resources"]["requests"],
         "local": {"path": "/disk"},
         "claimRef": {"kind": "PersistentVolumeClaim", "apiVersion": "v1", "namespace": "vms", "name": claim,
             "uid": claim_object["metadata"]["uid"]},
@@ -79,7 +81,7 @@ pub(crate) fn reservation_survives_a_kill_in_prebind(
     for number in 0..2 {
         bed.add_host(&format!("disks-{number}"), "disks", &[]);
     }
-    create_claim(bed, "disk");
+    create_claim(bed, "disk", "late", "1Gi");
     let vm = bed.create_vm(Vm { claim: Some("disk"), ..Vm::large("disks") });
     let host = wait_until_node_selected(bed, "disk");
     // The scheduler has reserved the VM's resources, and waits for the volume.
@@ -127,7 +129,7 @@ pub(crate) fn reservation_is_kept_after_the_first_consumer_pod(
     bed: &mut Testbed,
 ) {
     bed.add_host("first-0", "first", &[]);
-    create_claim(bed, "first");
+    create_claim(bed, "first", "late", "1Gi");
     let own = Vm { claim: Some("first"), instance: Some("vmi-first"), ..Vm::large("first") };
     let first_consumer = bed.create_vm(Vm { is_first_consumer: true, ..own });
     let host = wait_until_node_selected(bed, "first");
@@ -175,7 +177,7 @@ pub(crate) fn reservation_exists_for_a_vm_without_pod(plane: &ControlPlane, bed:
         .define_kind("kubevirt.io", "v1", "VirtualMachineInstance", "virtualmachineinstances")
         .unwrap();
     bed.add_host("import-0", "import", &[]);
-    create_claim(bed, "import");
+    create_claim(bed, "import", "late", "1Gi");
     let imported = create_instance(bed, "imported", Some("import"));
     provision_volume(bed, "import", "import-0");
     let others = ["other-a", "other-b"].map(|name| create_instance(bed, name, None));
