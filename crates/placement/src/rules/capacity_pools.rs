@@ -1,26 +1,32 @@
 //! Free storage of CSI drivers: one pool for each CSIStorageCapacity, grouped by StorageClass.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use super::selector::{LabelTest, Selector};
-use super::symbols::{EMPTY_SYMBOL, LabelPair, Labels, NumberMap, Symbol, Symbols};
+use super::symbols::{LabelPair, Labels, NumberMap, Symbol, Symbols};
 
 /// Number of claims, and the sum of their requested sizes in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ClaimSum {
     pub(super) claims: u32,
-    pub(super) bytes: u64,
+    /// The sum of two sizes may exceed 64 bits. A sum that is limited would be wrong after a subtraction.
+    pub(super) bytes: u128,
 }
 
 impl ClaimSum {
     pub(super) fn add(&mut self, bytes: u64) {
         self.claims = self.claims.saturating_add(1);
-        self.bytes = self.bytes.saturating_add(bytes);
+        self.bytes = self.bytes.saturating_add(u128::from(bytes));
     }
 
     fn subtract(&mut self, bytes: u64) {
         self.claims = self.claims.saturating_sub(1);
-        self.bytes = self.bytes.saturating_sub(bytes);
+        self.bytes = self.bytes.saturating_sub(u128::from(bytes));
+    }
+
+    /// Returns the sum of the sizes, at most the maximum of 64 bits.
+    pub(super) fn limited_bytes(self) -> u64 {
+        u64::try_from(self.bytes).unwrap_or(u64::MAX)
     }
 }
 
@@ -38,8 +44,8 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    /// Returns the size of the largest volume that kube-scheduler expects to fit (volumebinding `volumeLimit`): the
-    /// maximum volume size, which is more precise, or else the free storage. `None` if nothing fits.
+    /// Returns the size of the largest volume that kube-scheduler expects to fit (volumebinding `capacitySufficient`):
+    /// the maximum volume size, which is more precise, or else the free storage. `None` if nothing fits.
     const fn volume_limit(&self) -> Option<u64> {
         match self.maximum_volume_size {
             Some(size) => Some(size),
@@ -47,17 +53,21 @@ impl Pool {
         }
     }
 
-    /// Returns a label that all hosts of the pool have. [`EMPTY_SYMBOL`], which is the key of no label, means that no
-    /// such label is known.
-    pub(super) fn index_label(&self) -> LabelPair {
-        let label = self.topology.requirements().iter().find_map(|one| match &one.test {
+    /// Returns true if a claim of this size counts in the pool. The driver cannot provision a larger volume, so a claim
+    /// of any size that a tenant creates must not exclude the claims of others.
+    pub(super) fn counts(&self, bytes: u64) -> bool {
+        self.volume_limit().is_some_and(|limit| bytes <= limit)
+    }
+
+    /// Returns the labels that all hosts of the pool have, sorted by key.
+    pub(super) fn required_labels(&self) -> impl Iterator<Item = LabelPair> + '_ {
+        self.topology.requirements().iter().filter_map(|one| match &one.test {
             LabelTest::In(values) => match &**values {
                 [value] => Some((one.key, *value)),
                 _ => None,
             },
             _ => None,
-        });
-        label.unwrap_or((EMPTY_SYMBOL, EMPTY_SYMBOL))
+        })
     }
 }
 
@@ -73,36 +83,47 @@ pub(super) struct AvailableStorage {
     pub(super) reserved: ClaimSum,
 }
 
-/// The pools of one StorageClass. They are indexed by a label of their hosts, because drivers of local volumes have a
-/// pool for each host.
+/// CSIStorageCapacities by the values of labels.
+type IdsByValues = NumberMap<Box<[Symbol]>, Vec<Symbol>>;
+
+/// The pools of one StorageClass. They are indexed by the labels of their hosts, because drivers of local volumes have
+/// a pool for each host.
 #[derive(Debug, Default)]
 pub(super) struct ClassPools {
     pools: NumberMap<Symbol, Pool>,
-    pools_by_label: NumberMap<LabelPair, Vec<Symbol>>,
-    /// Keys of the labels in `pools_by_label`.
-    index_keys: BTreeSet<Symbol>,
+    /// CSIStorageCapacities by the labels that all hosts of their pools have: by the keys of these labels, and then by
+    /// their values. The pools of a driver usually have the same keys.
+    ids_by_labels: BTreeMap<Box<[Symbol]>, IdsByValues>,
 }
 
 impl ClassPools {
     /// Inserts a pool, or replaces the pool of the CSIStorageCapacity `id`.
     pub(super) fn insert(&mut self, id: Symbol, pool: Pool) {
         self.remove(id);
-        let label = pool.index_label();
-        self.index_keys.insert(label.0);
-        self.pools_by_label.entry(label).or_default().push(id);
+        let (keys, values) = index_of(&pool);
+        self.ids_by_labels.entry(keys).or_default().entry(values).or_default().push(id);
         self.pools.insert(id, pool);
     }
 
     pub(super) fn remove(&mut self, id: Symbol) -> Option<Pool> {
         let pool = self.pools.remove(&id)?;
-        let label = pool.index_label();
-        if let Some(ids) = self.pools_by_label.get_mut(&label) {
-            ids.retain(|other| *other != id);
-            if ids.is_empty() {
-                self.pools_by_label.remove(&label);
+        let (keys, values) = index_of(&pool);
+        if let Some(ids_by_values) = self.ids_by_labels.get_mut(&keys) {
+            if let Some(ids) = ids_by_values.get_mut(&values) {
+                ids.retain(|other| *other != id);
+                if ids.is_empty() {
+                    ids_by_values.remove(&values);
+                }
+            }
+            if ids_by_values.is_empty() {
+                self.ids_by_labels.remove(&keys);
             }
         }
         Some(pool)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.pools.is_empty()
     }
 
     /// Returns the storage that a host with these labels can use.
@@ -129,7 +150,9 @@ impl ClassPools {
         is_added: bool,
     ) {
         for id in self.ids_for_host(symbols, labels) {
-            let Some(pool) = self.pools.get_mut(&id) else { continue };
+            let Some(pool) = self.pools.get_mut(&id).filter(|pool| pool.counts(bytes)) else {
+                continue;
+            };
             if is_added {
                 pool.reserved.add(bytes);
             } else {
@@ -138,31 +161,29 @@ impl ClassPools {
         }
     }
 
-    /// Removes all reserved claims.
-    pub(super) fn clear_reserved(&mut self) {
-        for pool in self.pools.values_mut() {
-            pool.reserved = ClaimSum::default();
-        }
-    }
-
     /// Returns the CSIStorageCapacities of the pools that a host with these labels can use.
     fn ids_for_host(&self, symbols: &Symbols, labels: &Labels) -> Vec<Symbol> {
-        let pairs = self.index_keys.iter().filter_map(|key| {
-            let value = if *key == EMPTY_SYMBOL { Some(EMPTY_SYMBOL) } else { labels.get(*key) };
-            Some((*key, value?))
-        });
-        let ids = pairs.filter_map(|pair| self.pools_by_label.get(&pair)).flatten().copied();
-        let is_usable = |id: &Symbol| {
+        let mut ids = Vec::new();
+        for (keys, ids_by_values) in &self.ids_by_labels {
+            let values: Option<Box<[Symbol]>> = keys.iter().map(|key| labels.get(*key)).collect();
+            let found = values.and_then(|values| ids_by_values.get(&values));
+            ids.extend(found.into_iter().flatten().copied());
+        }
+        ids.retain(|id| {
             self.pools.get(id).is_some_and(|pool| pool.topology.matches(symbols, labels))
-        };
-        ids.filter(is_usable).collect()
+        });
+        ids
     }
+}
+
+/// Returns the keys and the values of the labels by which a pool is indexed.
+fn index_of(pool: &Pool) -> (Box<[Symbol]>, Box<[Symbol]>) {
+    let (keys, values): (Vec<Symbol>, Vec<Symbol>) = pool.required_labels().unzip();
+    (keys.into(), values.into())
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
     use crate::rules::selector::Requirement;
 
@@ -198,18 +219,65 @@ mod tests {
         pools.count_claim(&symbols, &a, GIB, true);
         pools.insert(ids[2], pool(Selector::from_requirements(Vec::new()), Some(5 * GIB)));
         pools.count_claim(&symbols, &a, 2 * GIB, true);
-        pools.count_claim(&symbols, &c, 7 * GIB, true);
+        pools.count_claim(&symbols, &c, 4 * GIB, true);
         // The pool of host a has two claims, and the pool of all hosts has two other claims with a larger sum.
+        let sum = |claims, size: u64| ClaimSum { claims, bytes: u128::from(size) };
         let found = pools.available(&symbols, &a);
-        assert_eq!(found.capacity, Some(15 * GIB));
-        assert_eq!(found.reserved, ClaimSum { claims: 2, bytes: 9 * GIB });
-        pools.count_claim(&symbols, &c, 7 * GIB, false);
-        let found = pools.available(&symbols, &a);
-        assert_eq!(found.reserved, ClaimSum { claims: 2, bytes: 3 * GIB });
-        pools.clear_reserved();
-        assert_eq!(pools.available(&symbols, &a).reserved, ClaimSum::default());
+        assert_eq!((found.capacity, found.reserved), (Some(15 * GIB), sum(2, 6 * GIB)));
+        pools.count_claim(&symbols, &c, 4 * GIB, false);
+        assert_eq!(pools.available(&symbols, &a).reserved, sum(2, 3 * GIB));
 
         assert!(pools.remove(ids[0]).is_some() && pools.remove(ids[0]).is_none());
         assert_eq!(pools.available(&symbols, &a).volume_limit, Some(5 * GIB));
+        ids[1..].iter().for_each(|id| drop(pools.remove(*id)));
+        assert!(pools.is_empty() && pools.ids_by_labels.is_empty());
+    }
+
+    #[test]
+    fn pools_are_indexed_by_all_labels_of_their_hosts() {
+        let mut symbols = Symbols::new();
+        let mut pools = ClassPools::default();
+        let hosts = ["a", "b"].map(|host| {
+            let labels = [("zone", "one"), ("host", host)];
+            let labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned()));
+            Labels::intern(&mut symbols, &BTreeMap::from(labels))
+        });
+        for (id, host, size) in [("of a", "a", 1), ("of b", "b", 2)] {
+            let requirements = [("zone", "one"), ("host", host)].map(|(key, value)| {
+                Requirement::equals(symbols.intern(key), symbols.intern(value))
+            });
+            let topology = Selector::from_requirements(requirements.to_vec());
+            pools.insert(symbols.intern(id), pool(topology, Some(size * GIB)));
+        }
+        assert_eq!(pools.ids_by_labels.len(), 1);
+        for (host, size) in hosts.iter().zip([1, 2]) {
+            assert_eq!(pools.ids_for_host(&symbols, host).len(), 1);
+            assert_eq!(pools.available(&symbols, host).volume_limit, Some(size * GIB));
+        }
+    }
+
+    #[test]
+    fn claims_that_no_volume_can_satisfy_are_not_counted() {
+        let mut symbols = Symbols::new();
+        let mut pools = ClassPools::default();
+        let everywhere = || Selector::from_requirements(Vec::new());
+        let labels = Labels::default();
+        let id = symbols.intern("all");
+        pools.insert(id, pool(everywhere(), Some(10 * GIB)));
+        for bytes in [u64::MAX, 11 * GIB] {
+            pools.count_claim(&symbols, &labels, bytes, true);
+        }
+        assert_eq!(pools.available(&symbols, &labels).reserved, ClaimSum::default());
+        // The sum does not overflow, so that it is correct after each claim is removed.
+        pools.insert(id, pool(everywhere(), Some(u64::MAX)));
+        for _ in 0..3 {
+            pools.count_claim(&symbols, &labels, u64::MAX, true);
+        }
+        pools.count_claim(&symbols, &labels, GIB, true);
+        for _ in 0..3 {
+            pools.count_claim(&symbols, &labels, u64::MAX, false);
+        }
+        let sum = ClaimSum { claims: 1, bytes: u128::from(GIB) };
+        assert_eq!(pools.available(&symbols, &labels).reserved, sum);
     }
 }

@@ -203,12 +203,13 @@ impl ClusterState {
             self.update_counters(rules, number, -1);
         }
         self.update_eligible_domains(number, EligibleDomains::remove_host);
+        self.volumes.count_host(&self.symbols, &self.hosts, number, false);
         self.hosts.replace_node(&self.symbols, number, host);
+        self.volumes.count_host(&self.symbols, &self.hosts, number, true);
         self.update_eligible_domains(number, EligibleDomains::add_host);
         for rules in &pods {
             self.update_counters(rules, number, 1);
         }
-        self.volumes.recount(&self.symbols, &self.hosts);
     }
 
     fn update_eligible_domains(&mut self, host: u32, update: fn(&mut EligibleDomains, u32)) {

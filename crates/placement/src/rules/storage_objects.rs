@@ -1,12 +1,12 @@
 //! Changes of StorageClasses, CSIDrivers, CSIStorageCapacities and PersistentVolumeClaims.
 
-use super::capacity_pools::Pool;
+use super::capacity_pools::{ClaimSum, Pool};
 use super::cluster_state::{ClusterState, HostId};
 use super::field_path::{FieldPath, InvalidField};
 use super::node_affinity::NodeRule;
 use super::selector::Selector;
 use super::storage_fields::{ClaimVolume, StorageCapacityFields, StorageClassFields, UnboundClaim};
-use super::symbols::{EMPTY_SYMBOL, Symbol};
+use super::symbols::Symbol;
 use super::volumes::{Claim, CompiledClass, VolumeChecks};
 
 impl ClusterState {
@@ -77,13 +77,13 @@ impl ClusterState {
         let selector = capacity.node_topology.as_ref();
         let topology = Selector::read(&mut self.symbols, &path, selector, [])?;
         let class = self.symbols.intern(&capacity.class);
-        let reserved = self.volumes.sum_claims(&self.symbols, &self.hosts, class, &topology);
-        let pool = Pool {
+        let mut pool = Pool {
             topology,
             capacity: capacity.capacity,
             maximum_volume_size: capacity.maximum_volume_size,
-            reserved,
+            reserved: ClaimSum::default(),
         };
+        pool.reserved = self.volumes.sum_claims(&self.symbols, &self.hosts, class, &pool);
         let may_have_grown = old.is_none_or(|old| {
             old.capacity < pool.capacity
                 || old.maximum_volume_size != pool.maximum_volume_size
@@ -96,18 +96,18 @@ impl ClusterState {
 
     /// Returns the hosts that can use a pool.
     fn hosts_of_pool(&self, pool: &Pool) -> Vec<HostId> {
-        let label = pool.index_label();
-        let candidates = if label.0 == EMPTY_SYMBOL {
-            Some(&self.hosts.existing_hosts)
-        } else {
-            self.hosts.hosts_with_label(label)
-        };
+        let mut candidates = self.hosts.existing_hosts.clone();
+        for label in pool.required_labels() {
+            match self.hosts.hosts_with_label(label) {
+                Some(hosts) => candidates.intersect_with(hosts),
+                None => return Vec::new(),
+            }
+        }
         let matches = |number: &u32| {
             let host = self.hosts.get(*number);
             host.is_some_and(|host| pool.topology.matches(&self.symbols, &host.labels))
         };
-        let numbers = candidates.into_iter().flat_map(|hosts| hosts.iter());
-        numbers.filter(matches).map(HostId).collect()
+        candidates.iter().filter(matches).map(HostId).collect()
     }
 
     /// Sets the volume of a PersistentVolumeClaim, or removes the claim. A claim that is not set restricts no hosts.

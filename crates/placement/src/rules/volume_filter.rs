@@ -204,6 +204,7 @@ fn find_shortage(
     if requested.claims.saturating_add(reserved.claims) <= 1 || available.volume_limit.is_none() {
         return None;
     }
-    let free = available.capacity?.saturating_sub(reserved.bytes);
-    (requested.bytes > free).then_some(Shortage { requested: requested.bytes, free })
+    let free = available.capacity?.saturating_sub(reserved.limited_bytes());
+    let requested_bytes = requested.limited_bytes();
+    (requested.bytes > u128::from(free)).then_some(Shortage { requested: requested_bytes, free })
 }

@@ -11,7 +11,6 @@ use std::hash::BuildHasherDefault;
 
 use super::capacity_pools::{ClaimSum, ClassPools, Pool};
 use super::hosts::Hosts;
-use super::selector::Selector;
 use super::symbols::{Interner, NumberHasher, NumberMap, Symbol, Symbols};
 
 /// The rules about volumes that are evaluated.
@@ -179,15 +178,19 @@ impl Volumes {
         }
     }
 
-    /// Counts all claims again after a change of a host's labels.
-    pub(super) fn recount(&mut self, symbols: &Symbols, hosts: &Hosts) {
-        if self.counted_claims.is_empty() {
-            return;
-        }
-        self.pools.values_mut().for_each(ClassPools::clear_reserved);
-        let counted: Vec<CountedClaim> = self.counted_claims.values().copied().collect();
-        for claim in counted {
-            self.count(symbols, hosts, claim, true);
+    /// Adds the claims that count on a host to the pools of the host, or removes them. Before the labels of a host
+    /// change, its claims must be removed from its pools, and afterwards be added to its new pools.
+    pub(super) fn count_host(
+        &mut self,
+        symbols: &Symbols,
+        hosts: &Hosts,
+        host: u32,
+        is_added: bool,
+    ) {
+        let on_host = self.counted_claims.values().filter(|claim| claim.host == host);
+        let on_host: Vec<CountedClaim> = on_host.copied().collect();
+        for claim in on_host {
+            self.count(symbols, hosts, claim, is_added);
         }
     }
 
@@ -230,18 +233,19 @@ impl Volumes {
         }
     }
 
-    /// Returns the sum of the counted claims of a class on the hosts that a selector selects.
+    /// Returns the sum of the claims of a class that count in a pool.
     pub(super) fn sum_claims(
         &self,
         symbols: &Symbols,
         hosts: &Hosts,
         class: Symbol,
-        selector: &Selector,
+        pool: &Pool,
     ) -> ClaimSum {
         let mut sum = ClaimSum::default();
-        for claim in self.counted_claims.values().filter(|claim| claim.class == class) {
+        let of_class = self.counted_claims.values().filter(|claim| claim.class == class);
+        for claim in of_class.filter(|claim| pool.counts(claim.bytes)) {
             let host = hosts.get(claim.host);
-            if host.is_some_and(|host| selector.matches(symbols, &host.labels)) {
+            if host.is_some_and(|host| pool.topology.matches(symbols, &host.labels)) {
                 sum.add(claim.bytes);
             }
         }
@@ -257,6 +261,11 @@ impl Volumes {
     /// Removes the pool of a CSIStorageCapacity, and returns it.
     pub(super) fn remove_pool(&mut self, id: Symbol) -> Option<Pool> {
         let class = self.pool_classes.remove(&id)?;
-        self.pools.get_mut(&class)?.remove(id)
+        let pools = self.pools.get_mut(&class)?;
+        let pool = pools.remove(id);
+        if pools.is_empty() {
+            self.pools.remove(&class);
+        }
+        pool
     }
 }
