@@ -197,14 +197,17 @@ impl Extender {
     }
 
     /// Extends the reservation of a pod whose volume is being provisioned for the reserved host; returns false if there
-    /// is no such volume. kube-scheduler waits ten minutes for a volume, and calls `filter` again only if its own rules
-    /// then permit the host: while a populator fills the volume, the storage that the driver reports is already without
-    /// this volume, so that kube-scheduler may refuse the host until the volume is bound.
+    /// is no such volume, or if kube-scheduler cannot place the pod on the host. kube-scheduler waits ten minutes for a
+    /// volume, and calls `filter` again only if its own rules then permit the host: while a populator fills the volume,
+    /// the storage that the driver reports is already without this volume, so that kube-scheduler may refuse the host
+    /// until the volume is bound.
     fn extend_for_volumes(&mut self, now: Instant, uid: &str) -> bool {
         let Some(reservation) = self.reservations.get(uid) else { return false };
-        let is_reserved = matches!(reservation.stage, Stage::Reserved { .. });
+        let is_reserved = matches!(reservation.stage, Stage::Reserved { .. })
+            && self.reservations.engine.host(&reservation.host).is_some();
         let pod = self.queue.unassigned_pods.get(uid).filter(|_| is_reserved);
-        let Some(observed) = pod.and_then(|pod| ObservedPod::read(pod).ok()) else { return false };
+        let observed = pod.and_then(|pod| ObservedPod::read(pod).ok());
+        let Some(observed) = observed.filter(ObservedPod::may_be_scheduled) else { return false };
         let namespace = &observed.existing.namespace;
         let node = self.virtual_machines.selected_node(namespace, &observed.claims);
         let is_selected = node.is_some_and(|node| *node == *reservation.host);

@@ -25,6 +25,7 @@ pub struct ObservedPod {
     pub is_unschedulable: bool,
     /// Reason why the kubelet has refused the pod; `None` if the kubelet has not refused it.
     pub kubelet_refusal: Option<KubeletRefusal>,
+    has_scheduling_gates: bool,
     /// Hash of those fields that affect the placement of this pod and of other pods: labels, networks, container
     /// resources, and whether the pod is terminating.
     pub(super) content_hash: u64,
@@ -126,9 +127,19 @@ impl ObservedPod {
             kubelet_refusal: failed.and_then(|status| {
                 KubeletRefusal::parse(status.reason.as_deref().unwrap_or_default())
             }),
+            has_scheduling_gates: spec
+                .and_then(|spec| spec.scheduling_gates.as_ref())
+                .is_some_and(|gates| !gates.is_empty()),
             content_hash: hasher.finish(),
             existing,
         })
+    }
+
+    /// Returns true if kube-scheduler may choose a host for the pod. It ignores pods that are terminating or have
+    /// scheduling gates. A tenant can create such a pod, and finalizers keep a terminating pod for any time, in which
+    /// it does not count in a ResourceQuota.
+    pub(super) fn may_be_scheduled(&self) -> bool {
+        !self.existing.is_terminating && !self.has_scheduling_gates
     }
 
     /// Returns the UID of the pod.

@@ -257,6 +257,9 @@ impl Extender {
         pod: &v1::Pod,
         observed: &ObservedPod,
     ) {
+        if !observed.may_be_scheduled() {
+            return;
+        }
         let existing = &observed.existing;
         let selected = self.virtual_machines.selected_node(&existing.namespace, &observed.claims);
         let Some(node) = selected.or_else(|| existing.nominated_node_name.clone()) else { return };

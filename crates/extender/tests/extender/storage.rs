@@ -8,6 +8,7 @@ use berth_extender::{BindAnswer, Extender, FilterAnswer};
 use berth_placement::rules::{StorageCapacityFields, StorageClassFields, UnboundClaim};
 use k8s_openapi::api::core::v1;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use serde_json::{Value, json};
 
 use super::host::HostDescription;
 use super::pod::{PodBuilder, bind_to, observe_pod};
@@ -226,6 +227,44 @@ fn a_reservation_ends_if_its_volume_cannot_be_provisioned() {
     set_claim(&mut extender, now + HOUR, "disk", None);
     extender.expire_timeouts(now + 3 * HOUR);
     assert_eq!(extender.stage_counts().reserved, 0);
+}
+
+/// kube-scheduler does not place such pods, so that no reservation would ever be used.
+#[test]
+fn reservations_of_pods_that_cannot_be_scheduled_end() {
+    let now = Instant::now();
+    for change in [
+        json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}),
+        json!({"spec": {"schedulingGates": [{"name": "example.com/gate"}]}}),
+    ] {
+        let mut extender = extender_with_storage(now, &["disk"]);
+        let pod = PodBuilder { claim: Some("disk".to_owned()), ..PodBuilder::vm("vm", 8) }.build();
+        extender.update_pod(now, pod.clone(), &observe_pod(&pod)).expect("the pod should be valid");
+        assert_eq!(extender.answer_filter(now, &pod, &["a"]), FilterAnswer::ReservedHost("a"));
+        set_claim(&mut extender, now, "disk", Some("a"));
+        let mut changed = serde_json::to_value(&pod).expect("the pod should be serializable");
+        merge(&mut changed, &change);
+        let changed: v1::Pod = serde_json::from_value(changed).expect("the pod should be valid");
+        for hours in 0..3 {
+            let later = now + hours * HOUR;
+            let observed = observe_pod(&changed);
+            extender
+                .update_pod(later, changed.clone(), &observed)
+                .expect("the pod should be valid");
+            extender.expire_timeouts(later);
+        }
+        assert_eq!(extender.stage_counts().reserved, 0, "{change}");
+    }
+}
+
+/// Adds the fields of `change` to the fields of `object`.
+fn merge(object: &mut Value, change: &Value) {
+    for (field, value) in change.as_object().into_iter().flatten() {
+        match value {
+            Value::Object(_) => merge(&mut object[field], value),
+            other => object[field] = other.clone(),
+        }
+    }
 }
 
 #[test]
