@@ -84,6 +84,14 @@ impl RefusedPods {
         }
     }
 
+    /// Records that hosts may have more free storage than before. Other pods than those with volumes are not affected,
+    /// and drivers report their storage very often.
+    pub(super) fn mark_storage_changed(&mut self, hosts: impl IntoIterator<Item = HostId>) {
+        if self.pods.values().any(|pod| pod.request.has_claims()) {
+            self.changed_hosts.extend(hosts);
+        }
+    }
+
     /// Schedules a full scan of the hosts for all pods. This is needed after a change of a Node, because the change may
     /// affect rules that count hosts, such as topology spread constraints, on any host.
     pub(super) fn schedule_full_scan(&mut self) {

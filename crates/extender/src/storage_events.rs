@@ -42,7 +42,7 @@ impl Extender {
         let result = self.reservations.engine.set_storage_capacity(name, capacity);
         let hosts = result
             .map_err(|invalid| InvalidField::new(format!("CSIStorageCapacity {name}"), invalid))?;
-        hosts.into_iter().for_each(|host| self.queue.refused_pods.mark_host_changed(host));
+        self.queue.refused_pods.mark_storage_changed(hosts);
         Ok(())
     }
 
@@ -74,8 +74,6 @@ impl Extender {
         let (namespace, name) = claim;
         let released = self.reservations.engine.set_claim(namespace, name, volume.as_ref());
         // Only the node affinity of a volume can be invalid, and none is passed here.
-        if let Ok(Some(host)) = released {
-            self.queue.refused_pods.mark_host_changed(host);
-        }
+        self.queue.refused_pods.mark_storage_changed(released.ok().flatten());
     }
 }

@@ -55,6 +55,12 @@ impl Request {
         containers.find_map(|container| container.requests.hugepages.keys().next().copied())
     }
 
+    /// Returns true if the pod has volumes with PersistentVolumeClaims, and no host yet.
+    #[must_use]
+    pub fn has_claims(&self) -> bool {
+        self.rules.has_claims()
+    }
+
     /// Returns true if a kubelet cannot distinguish the pods of both requests.
     pub fn is_equal_for_kubelet(&self, other: &Self) -> bool {
         std::ptr::eq(self.pod(), other.pod()) && self.vm_requirements == other.vm_requirements

@@ -88,6 +88,11 @@ impl Rules {
         self.is_terminating
     }
 
+    /// Returns true if the pod was compiled with PersistentVolumeClaims.
+    pub(crate) fn has_claims(&self) -> bool {
+        !self.claims.is_empty()
+    }
+
     /// Returns a hash of the requests of the pod's containers.
     pub(crate) const fn requests_hash(&self) -> u64 {
         self.pod_requests.requests_hash
