@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use berth_extender::Extender;
@@ -88,21 +89,32 @@ async fn watch_served_capacities(service: &ExtenderService, resource: ApiResourc
 
 /// Calls `update` with each object of a kind, by name or by `namespace/name`. After an error, `retry` decides as in
 /// [`watch_events`]. If the watch ends, all objects count as deleted.
+///
+/// If the API server forbids the list, the kind counts as listed without objects: no VM may wait only because the
+/// permissions are those of an older release, which did not count storage.
 async fn watch_objects<K, F>(
     service: &ExtenderService,
     api: Api<K>,
     (plural, listed_kind): (&str, ListedKind),
     update: Update<K>,
-    retry: impl FnMut(&watcher::Error) -> F + Send,
+    mut retry: impl FnMut(&watcher::Error) -> F + Send,
 ) where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
     F: Future<Output = bool> + Send,
 {
     let mut known: BTreeSet<String> = BTreeSet::new();
     let mut listed: BTreeSet<String> = BTreeSet::new();
+    // True if the last list was forbidden.
+    let is_forbidden = AtomicBool::new(false);
     let handle = |event: Event<K>| match event {
         Event::Init => {
-            service.readiness_gate.set_listed(listed_kind, false);
+            let was_forbidden = is_forbidden.load(Ordering::Relaxed);
+            service.readiness_gate.set_listed(listed_kind, was_forbidden);
+            if was_forbidden {
+                let old = std::mem::take(&mut known);
+                service
+                    .update(|extender, _| old.iter().for_each(|name| update(extender, name, None)));
+            }
             listed.clear();
         }
         Event::InitApply(object) => {
@@ -115,6 +127,7 @@ async fn watch_objects<K, F>(
             service.update(|extender, _| {
                 before.difference(&known).for_each(|name| update(extender, name, None));
             });
+            is_forbidden.store(false, Ordering::Relaxed);
             service.readiness_gate.set_listed(listed_kind, true);
         }
         Event::Apply(object) => {
@@ -128,8 +141,25 @@ async fn watch_objects<K, F>(
             known.remove(&name);
         }
     };
+    let retry = |error: &watcher::Error| {
+        if is_list_forbidden(error) {
+            if !is_forbidden.swap(true, Ordering::Relaxed) {
+                tracing::warn!(
+                    kind = plural,
+                    "no permission to list a kind; the storage of volumes is not counted"
+                );
+            }
+            service.readiness_gate.set_listed(listed_kind, true);
+        }
+        retry(error)
+    };
     watch_events(api, Config::default(), plural, handle, retry).await;
     service.update(|extender, _| known.iter().for_each(|name| update(extender, name, None)));
+}
+
+fn is_list_forbidden(error: &watcher::Error) -> bool {
+    let watcher::Error::InitialListFailed(kube::Error::Api(status)) = error else { return false };
+    status.code == 403
 }
 
 /// Returns the name of an object, as `namespace/name` if it has a namespace.
@@ -180,6 +210,19 @@ mod tests {
         object["kind"] = "CSIStorageCapacity".into();
         object["metadata"] = json!({"namespace": "storage", "name": "csisc-1"});
         serde_json::from_value(object).unwrap()
+    }
+
+    #[test]
+    fn only_a_missing_permission_counts_as_an_empty_list() {
+        let failed = |code: u16| {
+            let status =
+                json!({"status": "Failure", "message": "no", "reason": "no", "code": code});
+            let status: kube::core::Status = serde_json::from_value(status).unwrap();
+            watcher::Error::InitialListFailed(kube::Error::Api(Box::new(status)))
+        };
+        assert!(is_list_forbidden(&failed(403)));
+        assert!(!is_list_forbidden(&failed(500)));
+        assert!(!is_list_forbidden(&watcher::Error::NoResourceVersion));
     }
 
     #[test]
