@@ -128,9 +128,14 @@ async fn list_reported_storage(
     for version in ["v1", "v1beta1"] {
         let capacities =
             api_resource("storage.k8s.io", version, "CSIStorageCapacity", "csistoragecapacities");
+        let problem_count = problems.len();
         if list_optional_kind(client, &capacities, items, problems).await? {
             let drivers = api_resource("storage.k8s.io", "v1", "CSIDriver", "csidrivers");
             list_optional_kind(client, &drivers, items, problems).await?;
+            break;
+        }
+        // A permission that is missing is missing for all versions.
+        if problems.len() > problem_count {
             break;
         }
     }

@@ -111,7 +111,9 @@ fn read_unbound_claim(claim: &PersistentVolumeClaim) -> Option<UnboundClaim> {
     UnboundClaim::from_object(claim).unwrap_or_else(|error| {
         let (namespace, name) = key(&claim.metadata);
         tracing::warn!(%namespace, %name, %error, "failed to read a PersistentVolumeClaim; its storage is not counted");
-        Some(UnboundClaim::default())
+        let annotations = claim.metadata.annotations.as_ref();
+        let selected_node = annotations.and_then(|all| all.get(SELECTED_NODE_ANNOTATION)).cloned();
+        Some(UnboundClaim { selected_node, ..UnboundClaim::default() })
     })
 }
 
@@ -140,6 +142,21 @@ mod tests {
 
     fn metadata(fields: Value) -> ObjectMeta {
         serde_json::from_value(fields).unwrap()
+    }
+
+    #[test]
+    fn a_claim_with_an_invalid_size_keeps_its_selected_node() {
+        let claim = |size: &str| {
+            let annotations = json!({SELECTED_NODE_ANNOTATION: "a"});
+            let object = json!({"metadata": {"name": "disk", "annotations": annotations},
+                "spec": {"resources": {"requests": {"storage": size}}}});
+            read_unbound_claim(&serde_json::from_value(object).unwrap()).unwrap()
+        };
+        assert_eq!(claim("big").bytes, None);
+        assert_eq!(claim("1Ki").bytes, Some(1024));
+        for size in ["big", "1Ki"] {
+            assert_eq!(claim(size).selected_node.as_deref(), Some("a"));
+        }
     }
 
     #[test]
