@@ -41,6 +41,9 @@ const MAX_INDIVIDUAL_CHECKS: usize = 64;
 /// Maximum number of request classes that one call of [`RefusedPods::take_hosts_with_resources`] searches; the other
 /// classes are searched in later calls.
 const MAX_CLASSES_PER_ROUND: usize = 64;
+/// Maximum number of pods without a request class for which one such call scans all hosts. A pod has no request class if
+/// its volumes or other pods affect the result, so that each of thousands of such pods needs its own scan.
+const MAX_SCANS_PER_ROUND: usize = 64;
 
 impl RefusedPods {
     /// Inserts a pod that no host accepted. `reserved_host` is the host on which resources are reserved for the pod's
@@ -124,6 +127,7 @@ impl RefusedPods {
         let mut searched: HashSet<RequestClassKey> = HashSet::new();
         let mut classes_with_host: HashSet<RequestClassKey> = HashSet::new();
         let mut hosts = BTreeSet::new();
+        let mut scan_count = 0;
         let round = self.round_number;
         self.round_number = round.wrapping_add(1);
         let awaits_retry = |pod: &&mut RefusedPod| !pod.is_retry_requested;
@@ -150,11 +154,16 @@ impl RefusedPods {
                 pod.is_retry_requested = classes_with_host.contains(class);
                 continue;
             }
-            if searched.len() >= MAX_CLASSES_PER_ROUND {
+            let needs_scan = scan_due.is_some() || changed.len() > MAX_INDIVIDUAL_CHECKS;
+            let is_scanned_alone = needs_scan && class.is_none();
+            if searched.len() >= MAX_CLASSES_PER_ROUND
+                || (is_scanned_alone && scan_count >= MAX_SCANS_PER_ROUND)
+            {
                 pod.scan_due_since = scan_due.or(Some(round));
                 continue;
             }
-            let host = if scan_due.is_some() || changed.len() > MAX_INDIVIDUAL_CHECKS {
+            scan_count += usize::from(is_scanned_alone);
+            let host = if needs_scan {
                 engine.choose_host(&pod.request, candidates.as_deref())
             } else {
                 let fits = |host: &&HostId| {
