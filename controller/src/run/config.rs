@@ -77,15 +77,21 @@ async fn reconcile_config(
     };
     let is_wrong = status == "False";
     let update = ConditionUpdate { type_: READY, status, reason, message };
-    let before =
-        config.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let observed = config.status.as_ref();
+    let before = observed.map(|status| status.conditions.as_slice()).unwrap_or_default();
     let generation = config.metadata.generation;
     let ready = new_condition(&update, before, generation, &now_in_seconds());
     let is_new = !before.iter().any(|one| one.type_ == READY && one.message == ready.message);
-    let status = InfraConfigStatus { observed_generation: generation, conditions: vec![ready] };
-    if config.status.as_ref() == Some(&status) {
+    // The other fields and conditions of the status belong to other field managers.
+    let is_current = observed.is_some_and(|status| status.observed_generation == generation);
+    if is_current && before.contains(&ready) {
         return Ok(());
     }
+    let status = InfraConfigStatus {
+        observed_generation: generation,
+        conditions: vec![ready],
+        ..InfraConfigStatus::default()
+    };
     let request = format!("apply status of InfraConfig {name}");
     let body = serde_json::to_value(&status).unwrap_or_default();
     context

@@ -17,8 +17,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::tenant_cluster::CustomNetworkPolicy;
 use crate::{
-    Condition, ControlPlaneSpread, DrainTimeout, PlacementConfig, PrefixPool, Quantity, VlanRanges,
-    VniRange,
+    Condition, ControlPlaneSpread, DrainTimeout, GoldenImageStatus, Images, PlacementConfig,
+    PrefixPool, Quantity, VlanRanges, VniRange,
 };
 
 /// Configuration for all tenants of this infra cluster.
@@ -129,7 +129,8 @@ pub struct InfraConfigSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub image_sources: Vec<ImageSource>,
-    /// Images of VMs that specify an operating system, with or without its version, instead of an image.
+    /// Images of VMs: those of operating systems, for VMs that specify an operating system, with or without its version,
+    /// instead of an image; and how images are imported and cloned.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub images: Option<Images>,
     /// Storage classes of this cluster that tenants may use. Disks that do not specify a class use the default class.
@@ -236,24 +237,6 @@ pub struct ImageSource {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(range(min = 1)))]
     pub ports: Vec<u16>,
-}
-
-/// URLs of operating system images.
-#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
-#[serde(rename_all = "camelCase")]
-pub struct Images {
-    /// Images that are downloaded by HTTP.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub http: Option<HttpImages>,
-}
-
-/// Images that are downloaded by HTTP.
-#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
-#[serde(rename_all = "camelCase")]
-pub struct HttpImages {
-    /// URLs by operating system (`ubuntu`) and version (`22.04`).
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub operating_systems: BTreeMap<String, BTreeMap<String, String>>,
 }
 
 /// A storage class that tenants may use.
@@ -447,8 +430,19 @@ pub struct InfraConfigStatus {
     /// Generation of the spec from which this status was computed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Conditions of the configuration. There is one condition, Ready: if it is `False`, its message names the fields
-    /// that cannot be applied.
+    /// Golden images of all namespaces: those that machines or `spec.images.catalog` need, and those that are not deleted
+    /// yet. At most 256.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(
+        length(max = 256),
+        extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["namespace", "name"])
+    )]
+    pub golden_images: Vec<GoldenImageStatus>,
+    /// Number of golden images that are not in `goldenImages` because of its maximum length.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub golden_images_omitted: Option<u32>,
+    /// Conditions of the configuration. Ready: if it is `False`, its message names the fields that cannot be applied.
+    /// GoldenImagesReady, with golden images only: if it is `False`, its message names the images that are not ready.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

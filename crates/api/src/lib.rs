@@ -24,6 +24,8 @@ mod host_leases;
 #[cfg(feature = "kube")]
 mod host_profile;
 #[cfg(feature = "kube")]
+mod images;
+#[cfg(feature = "kube")]
 mod infra_config;
 pub mod infra_node;
 mod link_name;
@@ -72,6 +74,11 @@ pub use host_leases::HostLeases;
 pub use host_leases::{HostLeasesSpec, Lease, LeaseNetwork, LeaseOptions};
 #[cfg(feature = "kube")]
 pub use host_profile::{Class, HostProfile, HostProfileSpec, HostProfileStatus};
+#[cfg(feature = "kube")]
+pub use images::{
+    CatalogImage, CloneStrategy, GarbageCollect, GoldenImagePhase, GoldenImageStatus, HttpImages,
+    Images, Preallocation,
+};
 #[cfg(feature = "kube")]
 pub use infra_config::*;
 #[cfg(feature = "kube")]

@@ -19,6 +19,8 @@ pub const TENANTS_FIELD_MANAGER: &str = "berth-controller-tenants";
 pub const TENANT_ACCESS_FIELD_MANAGER: &str = "berth-controller-access";
 /// Field manager of the condition of a TenantCluster about the StorageClasses in the tenant's cluster.
 pub const TENANT_STORAGE_FIELD_MANAGER: &str = "berth-controller-storage";
+/// Field manager of the fields and the condition of the InfraConfig's status about golden images.
+pub const IMAGES_FIELD_MANAGER: &str = "berth-controller-images";
 /// Field manager of the condition of an InfraNode about the VMs that must leave the host.
 pub const DRAIN_FIELD_MANAGER: &str = "berth-controller-drain";
 /// Field manager of the conditions about lost hosts, on InfraNodes and TenantClusters.
@@ -146,6 +148,13 @@ pub const SCHEDULER_LEASE: &str = "kube-system/berth-scheduler";
 /// ClusterRole that permits the controller to access the Secrets of a namespace. RoleBindings to it exist only in
 /// tenants' namespaces.
 pub const CONTROLLER_TENANT_CLUSTER_ROLE: &str = "berth-controller-tenant";
+/// Label of a DataVolume, DataSource or DataImportCron of a golden image: the name of the golden image.
+pub const GOLDEN_IMAGE_LABEL: &str = "berth.dev/golden-image";
+/// Annotation of an object with [`GOLDEN_IMAGE_LABEL`]: the image, without credentials in its URL.
+pub const IMAGE_SOURCE_ANNOTATION: &str = "berth.dev/image-source";
+/// ClusterRole that permits to clone volumes. A RoleBinding for each tenant is in the namespace of golden images
+/// (`images.namespace` of the InfraConfig).
+pub const IMAGE_CLONE_CLUSTER_ROLE: &str = "berth-image-clone";
 /// Label of a Secret with the user data of a machine: the name of this machine.
 pub const MACHINE_LABEL: &str = "berth.dev/machine";
 
@@ -208,6 +217,8 @@ pub mod condition {
     /// Condition of an InfraNode: `True` while VMs whose launcher pods were evicted are still on the host, otherwise
     /// absent.
     pub const DRAINING: &str = "Draining";
+    /// Condition of the InfraConfig: `True` if all golden images are imported; absent without golden images.
+    pub const GOLDEN_IMAGES_READY: &str = "GoldenImagesReady";
     /// Condition of most objects: `True` if the actual state is the desired state.
     pub const READY: &str = "Ready";
     /// Condition of an InfraNode: `True` if the host can run VMs.

@@ -70,6 +70,9 @@ pub enum ConditionReason {
     Malformed,
     Accepted,
     Ignored,
+    ImagesImported,
+    ImportsPending,
+    ImportFailed,
     // Reasons of conditions of TenantClusters.
     Ready,
     PodNetworkOnly,
@@ -139,6 +142,7 @@ pub enum ConditionReason {
     Progressing,
     Paused,
     WaitingForTenant,
+    WaitingForImage,
     ProgressDeadlineExceeded,
     AllHonored,
     PartiallyHonored,

@@ -269,3 +269,32 @@ fn infra_config_is_valid_and_round_trips() {
         assert!(error.to_string().contains(words), "{field}: {error}");
     }
 }
+
+#[test]
+fn images_of_the_infra_config_round_trip() {
+    let checksum = format!("sha256:{}", "0123456789abcdef".repeat(4));
+    let spec = json!({"images": {
+        "namespace": "images", "preallocation": "Never", "garbageCollect": "Unused", "keepLast": 2,
+        "catalog": [
+            {"image": "http://images/noble.img", "checksum": checksum, "size": "4Gi", "preload": true,
+             "storageClasses": ["longhorn"], "certConfigMap": "ca", "secretRef": "credentials"},
+            {"image": "docker://registry/rhel:9", "schedule": "30 1 * * 1"},
+            {"image": "images/windows"},
+        ],
+    }});
+    let config: InfraConfig = parse_object("InfraConfig", "default", spec.clone()).unwrap();
+    validate_cel(&config).unwrap();
+    assert_eq!(serde_json::to_value(&config.spec).unwrap(), spec);
+    for (field, wrong, words) in [
+        ("preallocation", json!("Always"), "Always"),
+        ("garbageCollect", json!("Now"), "Now"),
+        ("catalog", json!([{"size": "4Gi"}]), "missing field `image`"),
+        ("catalog", json!([{"image": "a/b", "size": "4 GB"}]), "4 GB"),
+        ("keepLast", json!(-1), "-1"),
+    ] {
+        let mut spec = spec.clone();
+        spec["images"][field] = wrong;
+        let error = parse_object::<InfraConfig>("InfraConfig", "default", spec).unwrap_err();
+        assert!(error.to_string().contains(words), "{field}: {error}");
+    }
+}
