@@ -3,6 +3,8 @@
 //!
 //! The crate is pure; the reconciler, `berth-controller render` and `berth-controller plan` share its code.
 
+mod hex_digest;
+pub mod images;
 pub mod launcher;
 pub mod machines;
 pub mod stable_hash;

@@ -8,10 +8,10 @@ use ring::digest::SHA256;
 use serde::Serialize;
 
 use super::configuration::Configuration;
-use super::hash::hex_digest;
 use super::machine::Machine;
 use super::namespace::split_network_name;
 use super::spec::{Interface, Network};
+use crate::hex_digest::hex_digest;
 
 /// Annotation with the pod's secondary networks, which Multus reads.
 pub(super) const NETWORKS_ANNOTATION: &str = "k8s.v1.cni.cncf.io/networks";

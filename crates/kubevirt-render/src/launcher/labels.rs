@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use ring::digest::SHA1_FOR_LEGACY_USE_ONLY;
 
-use super::hash::hex_digest;
 use super::machine::Machine;
 use super::version::Version;
+use crate::hex_digest::hex_digest;
 
 /// Maximum number of characters of a label's value in Kubernetes.
 const MAX_LENGTH: usize = 63;

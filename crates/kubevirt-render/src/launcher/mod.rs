@@ -21,7 +21,6 @@ mod containers;
 mod defaults;
 pub mod existing_pod;
 mod gate;
-mod hash;
 mod instancetype;
 mod instancetype_spec;
 mod invalid;
