@@ -8,11 +8,19 @@
 //! The objects are those of CDI (`cdi.kubevirt.io/v1beta1`).
 
 mod clone_grant;
+mod clone_strategy;
+mod data_volume_state;
 mod golden_image;
 mod source;
+mod storage_profile;
 mod volume_mode;
 
 pub use clone_grant::{clone_cluster_role, clone_role_binding};
+pub use clone_strategy::{ClonePlan, CloneReason, CloneRequest, CloneVolume};
+pub use data_volume_state::DataVolumeState;
 pub use golden_image::GoldenImage;
 pub use source::{HttpSource, ImageSource, RegistrySource};
+pub use storage_profile::{
+    ClaimProperties, READ_WRITE_MANY, READ_WRITE_ONCE, SnapshotClass, StorageProfile,
+};
 pub use volume_mode::VolumeMode;
