@@ -9,15 +9,18 @@
 mod additional_interfaces;
 mod additional_networks;
 mod config_var;
+mod data_volumes;
 mod defaults;
 mod deployment;
 mod disks;
 mod field_parser;
 pub mod guest;
+mod image;
 mod interface_config;
 mod interrupt_vectors;
 mod json_value;
 mod labels;
+mod machine_disk;
 mod machine_namespace;
 mod network;
 mod provider;

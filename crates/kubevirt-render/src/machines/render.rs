@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use berth_api::{EvictionStrategy, Problem, names};
 use serde_json::{Map, Value, json};
 
+use super::data_volumes::render_data_volumes;
 use super::deployment::{MACHINE_DEPLOYMENT_KIND, MachineDeployment};
 use super::field_parser::ProblemReporter;
 use super::interface_config::InterfaceConfig;
@@ -152,7 +153,7 @@ impl MachineRenderer<'_> {
             "kind": "VirtualMachine",
             "metadata": {"name": self.name, "namespace": self.namespace, "labels": labels},
             "spec": {
-                "dataVolumeTemplates": storage::render_data_volumes(self, disk_annotations),
+                "dataVolumeTemplates": render_data_volumes(self, disk_annotations),
                 "runStrategy": strategy,
                 "template": {"metadata": {"labels": labels, "annotations": annotations}, "spec": spec},
             },

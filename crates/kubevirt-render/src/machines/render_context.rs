@@ -3,10 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use berth_api::{InfraConfigSpec, TenantCluster};
+use berth_api::{CloneStrategy, InfraConfigSpec, TenantCluster};
 use serde_json::Value;
 
 use super::references::{EntryReference, ReferenceResolver, ResolveError};
+use crate::images::{DataVolumeState, SnapshotClass, StorageProfile};
 
 /// Objects that rendering needs. If an object is missing here, `is_exhaustive` determines whether it does not exist, or
 /// whether its existence is unknown.
@@ -20,8 +21,14 @@ pub struct RenderContext {
     pub secret_and_config_map_entries: BTreeMap<EntryReference, String>,
     /// StorageClasses by name.
     pub storage_classes: BTreeMap<String, StorageClass>,
-    /// Access modes in the StorageProfile (CDI) of each storage class, by the name of the storage class.
-    pub access_modes: BTreeMap<String, Vec<String>>,
+    /// StorageProfiles (CDI) by the name of the storage class.
+    pub storage_profiles: BTreeMap<String, StorageProfile>,
+    /// VolumeSnapshotClasses; `None` if they are unknown.
+    pub snapshot_classes: Option<Vec<SnapshotClass>>,
+    /// `spec.cloneStrategyOverride` of the CDI object.
+    pub clone_strategy_override: Option<CloneStrategy>,
+    /// DataVolumes by namespace and name: those of golden images, and those that machines clone.
+    pub data_volumes: BTreeMap<(String, String), DataVolumeState>,
     /// Instance types by namespace and name. The namespace of cluster instance types is empty.
     pub instancetypes: BTreeMap<(String, String), InstanceType>,
     /// Secrets and ConfigMaps that the controller may not read, by kind, namespace and name, with the API server's
@@ -39,11 +46,22 @@ pub struct InstanceType {
     pub scheduler_name: Option<String>,
     /// True if the instance type has a `spec.nodeSelector`.
     pub has_node_selector: bool,
+    /// True if the CPUs of the VM are dedicated (`spec.cpu.dedicatedCPUPlacement`).
+    pub has_dedicated_cpus: bool,
 }
 
-/// The permitted topologies of a StorageClass.
+/// Annotation with which old releases of KKP selected the StorageClasses that tenants may use. Its value is `true`.
+const INITIALIZE_ANNOTATION: &str = "kubevirt-initialization.k8c.io/initialize-sc";
+
+/// The fields of a StorageClass that affect disks of machines.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StorageClass {
+    /// Provisioner, the name of a CSI driver.
+    pub provisioner: String,
+    /// True if volumes can be expanded.
+    pub allows_expansion: bool,
+    /// True if tenants may use the class even if InfraConfig does not list it.
+    pub is_initialized: bool,
     /// Keys and values of each term of `allowedTopologies`, in the order of the StorageClass.
     pub topologies: Vec<Vec<(String, Vec<String>)>>,
 }
@@ -64,12 +82,19 @@ impl RenderContext {
                 self.storage_classes.insert(name, StorageClass::from_object(object));
             }
             "StorageProfile" => {
-                let sets = object.pointer("/status/claimPropertySets").and_then(Value::as_array);
-                let modes = sets.into_iter().flatten().flat_map(|set| {
-                    let modes = set.get("accessModes").and_then(Value::as_array);
-                    modes.into_iter().flatten().filter_map(|mode| mode.as_str().map(str::to_owned))
-                });
-                self.access_modes.insert(name, modes.collect());
+                self.storage_profiles.insert(name, StorageProfile::from_object(object));
+            }
+            "VolumeSnapshotClass" => {
+                let class = SnapshotClass::from_object(object);
+                self.snapshot_classes.get_or_insert_default().push(class);
+            }
+            "CDI" => {
+                self.clone_strategy_override =
+                    CloneStrategy::from_cdi_name(text("/spec/cloneStrategyOverride"));
+            }
+            "DataVolume" => {
+                let state = DataVolumeState::from_object(object);
+                self.data_volumes.insert((namespace, name), state);
             }
             "VirtualMachineInstancetype" | "VirtualMachineClusterInstancetype" => {
                 self.instancetypes.insert((namespace, name), InstanceType::from_object(object));
@@ -149,9 +174,11 @@ impl InstanceType {
     pub fn from_object(object: &Value) -> Self {
         let scheduler = object.pointer("/spec/schedulerName").and_then(Value::as_str);
         let selector = object.pointer("/spec/nodeSelector").and_then(Value::as_object);
+        let dedicated = object.pointer("/spec/cpu/dedicatedCPUPlacement").and_then(Value::as_bool);
         Self {
             scheduler_name: scheduler.filter(|name| !name.is_empty()).map(str::to_owned),
             has_node_selector: selector.is_some_and(|selector| !selector.is_empty()),
+            has_dedicated_cpus: dedicated == Some(true),
         }
     }
 }
@@ -171,6 +198,13 @@ impl StorageClass {
             };
             labels.map(label).collect()
         });
-        Self { topologies: terms.collect() }
+        let annotations = object.pointer("/metadata/annotations");
+        let annotation = annotations.and_then(|all| all.get(INITIALIZE_ANNOTATION));
+        Self {
+            provisioner: object.get("provisioner").map(text).unwrap_or_default(),
+            allows_expansion: object.get("allowVolumeExpansion") == Some(&Value::Bool(true)),
+            is_initialized: annotation.is_some_and(|value| value == "true"),
+            topologies: terms.collect(),
+        }
     }
 }

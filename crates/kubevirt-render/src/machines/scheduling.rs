@@ -11,6 +11,8 @@ use super::renderer::MachineRenderer;
 const REQUIRED_FIELD: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED_FIELD: &str = "preferredDuringSchedulingIgnoredDuringExecution";
 const HOSTNAME_LABEL: &str = "kubernetes.io/hostname";
+/// Series of `deploy/instancetypes` with dedicated CPUs.
+const PINNED_SERIES: [&str; 2] = ["performance-database", "performance"];
 
 /// Returns `spec.template.spec.affinity`. As in machine-controller, the field is also set if it is empty.
 pub(super) fn render_affinity(machine: &MachineRenderer<'_>) -> Value {
@@ -100,10 +102,13 @@ fn find_instancetype(machine: &MachineRenderer<'_>) -> Option<(String, InstanceT
     let known = machine.context.instancetypes.get(&(namespace, name.clone())).cloned();
     let shipped = || {
         let is_in_series =
-            |series: &&str| name.strip_prefix(*series).is_some_and(|rest| rest.starts_with('-'));
-        let is_shipped = !is_namespaced && PREFERENCE_NAMES.iter().any(is_in_series);
-        let scheduler = is_shipped.then(|| SCHEDULER_NAME.to_owned());
-        InstanceType { scheduler_name: scheduler, has_node_selector: false }
+            |series: &&&str| name.strip_prefix(**series).is_some_and(|rest| rest.starts_with('-'));
+        let series = PREFERENCE_NAMES.iter().find(is_in_series).filter(|_| !is_namespaced);
+        InstanceType {
+            scheduler_name: series.is_some().then(|| SCHEDULER_NAME.to_owned()),
+            has_node_selector: false,
+            has_dedicated_cpus: series.is_some_and(|series| PINNED_SERIES.contains(series)),
+        }
     };
     Some((name.clone(), known.unwrap_or_else(shipped)))
 }

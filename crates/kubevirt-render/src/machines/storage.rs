@@ -1,10 +1,9 @@
-//! DataVolumes of a machine, with their sources and topology labels.
+//! Disks and volumes of a machine, and the labels with their region and zone.
 
 use std::collections::BTreeMap;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use super::disks::{PrimaryDisk, SecondaryDisk};
 use super::network::guest_interfaces;
 use super::renderer::MachineRenderer;
 use crate::stable_hash::stable_hash;
@@ -58,7 +57,7 @@ fn is_coreos(operating_system: &str) -> bool {
 }
 
 /// Returns the common name of a DataVolume and its PersistentVolumeClaim, a DNS subdomain of at most 253 characters.
-fn claim_name(machine: &str, index: usize) -> String {
+pub(super) fn claim_name(machine: &str, index: usize) -> String {
     format!("{machine}-secondarydisk{index}")
 }
 
@@ -77,148 +76,6 @@ fn volume_name(machine: &str, index: usize) -> String {
     let prefix = machine.chars().take(MAX_LABEL_LENGTH.saturating_sub(suffix.len()));
     let prefix: String = prefix.map(|c| if c == '.' { '-' } else { c }).collect();
     format!("{}{suffix}", prefix.trim_end_matches('-'))
-}
-
-/// Returns `spec.dataVolumeTemplates`.
-pub(super) fn render_data_volumes(
-    machine: &MachineRenderer<'_>,
-    annotations: Map<String, Value>,
-) -> Vec<Value> {
-    let PrimaryDisk { size, storage_class, is_pvc, .. } = &machine.provider.primary_disk;
-    let source = render_source(machine);
-    let mode = access_mode(machine);
-    let volume = |name: &str, is_pvc: bool, class: &str, mode: &str, size: &str, source: &Value| {
-        let mut claim =
-            json!({"accessModes": [mode], "resources": {"requests": {"storage": size}}});
-        if !class.is_empty() {
-            claim["storageClassName"] = class.into();
-        }
-        let field = if is_pvc { "pvc" } else { "storage" };
-        json!({"metadata": {"name": name}, "spec": {field: claim, "source": source}})
-    };
-    let mut first = volume(&machine.name, *is_pvc, storage_class, &mode, size, &source);
-    if !annotations.is_empty() {
-        first["metadata"]["annotations"] = annotations.into();
-    }
-    let mut volumes = vec![first];
-    for (index, disk) in machine.provider.secondary_disks.iter().enumerate() {
-        let SecondaryDisk { size, storage_class, access_mode, is_blank } = disk;
-        // As in machine-controller, a disk that is cloned from the image has the access mode of the first disk. A blank
-        // disk, which only Berth supports, has its own access mode.
-        let (source, mode) = if *is_blank {
-            let own = Some(access_mode.clone().into_plain_string()).filter(|mode| !mode.is_empty());
-            let own = own.unwrap_or_else(|| default_access_mode(machine, storage_class));
-            (json!({"blank": {}}), own)
-        } else {
-            (source.clone(), mode.clone())
-        };
-        volumes.push(volume(
-            &claim_name(&machine.name, index),
-            true,
-            storage_class,
-            &mode,
-            size,
-            &source,
-        ));
-    }
-    volumes
-}
-
-/// Returns the access mode of the first disk.
-fn access_mode(machine: &MachineRenderer<'_>) -> String {
-    let disk = &machine.provider.primary_disk;
-    if !disk.access_mode.is_empty() {
-        return disk.access_mode.clone().into_plain_string();
-    }
-    default_access_mode(machine, &disk.storage_class)
-}
-
-/// Returns the default access mode: ReadWriteMany if the StorageProfile of the storage class lists this mode, so that
-/// VMs can be migrated; otherwise ReadWriteOnce.
-fn default_access_mode(machine: &MachineRenderer<'_>, class: &str) -> String {
-    let modes = machine.context.access_modes.get(class);
-    let supports_read_write_many =
-        modes.is_some_and(|modes| modes.iter().any(|mode| mode == "ReadWriteMany"));
-    if supports_read_write_many { "ReadWriteMany" } else { "ReadWriteOnce" }.to_owned()
-}
-
-fn render_source(machine: &MachineRenderer<'_>) -> Value {
-    let disk = &machine.provider.primary_disk;
-    let image = &*disk.image;
-    let kind = match &*disk.source {
-        known @ ("http" | "registry" | "pvc") => known,
-        _ => match parse_scheme(image) {
-            Some("docker" | "oci-archive") => "registry",
-            Some(_) => "http",
-            None => "pvc",
-        },
-    };
-    match kind {
-        "registry" => json!({"registry": {"url": image, "pullMethod": &*disk.pull_method}}),
-        "http" => {
-            let mut http = json!({"url": image});
-            let headers = render_headers(machine);
-            if !headers.is_empty() {
-                http["extraHeaders"] = headers.into();
-            }
-            if !disk.data_volume_secret.is_empty() {
-                http["secretRef"] = (*disk.data_volume_secret).into();
-            }
-            json!({"http": http})
-        }
-        _ => {
-            let mut parts = image.split('/');
-            let (namespace, name) = match (parts.next(), parts.next()) {
-                (Some(namespace), Some(name)) => (namespace, name),
-                _ => (machine.namespace.as_str(), image),
-            };
-            json!({"pvc": {"namespace": namespace, "name": name}})
-        }
-    }
-}
-
-/// Returns the HTTP headers for the download of the image. Headers from a Secret are sorted by name.
-fn render_headers(machine: &MachineRenderer<'_>) -> Vec<String> {
-    let disk = &machine.provider.primary_disk;
-    if disk.extra_headers_secret.is_empty() {
-        return disk.extra_headers.clone();
-    }
-    machine.reporter.has_secrets.set(true);
-    let (namespace, name) = (machine.namespace.clone(), &*disk.extra_headers_secret);
-    let entries = machine.context.secret_entries(&namespace, name);
-    let path = "spec.template.spec.providerSpec.value.cloudProviderSpec.virtualMachine.template.primaryDisk.\
-        extraHeadersSecretRef";
-    let forbidden = machine.context.forbidden_objects.get(&("Secret", namespace, name.to_owned()));
-    if let Some(message) = forbidden {
-        machine.reporter.report_error(path, &disk.extra_headers_secret, message.clone());
-    } else if entries.is_empty() {
-        let message = format!("Secret not found in namespace {}", machine.namespace);
-        machine.reporter.report_error(path, &disk.extra_headers_secret, message);
-    }
-    let header = |(key, value): (&str, &str)| {
-        format!("{key}: {}", value.strip_suffix('\n').unwrap_or(value))
-    };
-    entries.into_iter().map(header).collect()
-}
-
-/// Returns the scheme of a string if Go's `url.ParseRequestURI` accepts the string: a URL with a scheme, or a path that
-/// begins with `/`, for which the returned scheme is empty.
-fn parse_scheme(text: &str) -> Option<&str> {
-    if text.bytes().any(|byte| byte < b' ' || byte == 0x7f) {
-        return None;
-    }
-    if text.starts_with('/') || text == "*" {
-        return Some("");
-    }
-    let (scheme, rest) = text.split_once(':')?;
-    let mut letters = scheme.bytes();
-    let is_scheme = letters.next().is_some_and(|first| first.is_ascii_alphabetic())
-        && letters.all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte));
-    let authority =
-        rest.strip_prefix("//").map(|rest| rest.split(['/', '?']).next().unwrap_or_default());
-    let is_host = authority
-        .is_none_or(|host| !host.contains([' ', '<', '>', '"', '^', '`', '{', '}', '|', '\\']));
-    (is_scheme && is_host).then_some(scheme)
 }
 
 /// Returns the region and zone labels of the machine's storage. They come from `location` of the providerSpec, or else
@@ -266,26 +123,5 @@ mod tests {
             volume_name(&other, 0),
             "names with a common prefix differ"
         );
-    }
-
-    /// The expected values are results of url.ParseRequestURI in Go 1.24.
-    #[test]
-    fn image_schemes_equal_go_results() {
-        for (text, expected) in [
-            ("http://x.y.z.t/ubuntu.img", Some("http")),
-            ("docker://x.y.z.t/ubuntu.img:latest", Some("docker")),
-            ("oci-archive:/x", Some("oci-archive")),
-            ("/a/path", Some("")),
-            ("name:tag", Some("name")),
-            ("ns/dvname", None),
-            ("dvname", None),
-            ("", None),
-            (":x", None),
-            ("1http://x", None),
-            ("<< YOUR_IMAGE_SOURCE >>", None),
-            ("http://a b/", None),
-        ] {
-            assert_eq!(parse_scheme(text), expected, "{text}");
-        }
     }
 }
