@@ -12,6 +12,8 @@
 mod data;
 #[path = "render/documents.rs"]
 mod documents;
+#[path = "render/images.rs"]
+mod images;
 #[path = "render/invalid.rs"]
 mod invalid;
 #[path = "render/networks.rs"]

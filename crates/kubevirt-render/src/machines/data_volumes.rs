@@ -2,32 +2,65 @@
 
 use serde_json::{Map, Value, json};
 
-use super::image::image_source;
-use super::machine_disk::MachineDisk;
+use super::image::DiskImage;
+use super::machine_disk::{MachineDisk, sets_volume_modes};
 use super::renderer::MachineRenderer;
+use crate::images::GoldenImage;
 
-/// Returns `spec.dataVolumeTemplates`. `annotations` are those of the first disk.
+/// DataVolumes of a machine.
+#[derive(Default)]
+pub(super) struct DataVolumes {
+    /// `spec.dataVolumeTemplates`.
+    pub(super) templates: Vec<Value>,
+    /// Golden images of which the DataVolumes are clones.
+    pub(super) golden_images: Vec<GoldenImage>,
+}
+
+/// Renders the DataVolumes of a machine. `annotations` are those of the first disk.
 pub(super) fn render_data_volumes(
     machine: &MachineRenderer<'_>,
     annotations: Map<String, Value>,
-) -> Vec<Value> {
-    let source = image_source(machine).to_data_volume_source();
-    let disks = MachineDisk::all(machine);
-    let mut volumes: Vec<Value> = disks.iter().map(|disk| render_disk(disk, &source)).collect();
-    if let Some(first) = volumes.first_mut().filter(|_| !annotations.is_empty()) {
+) -> DataVolumes {
+    let image = DiskImage::of_machine(machine);
+    let source = image.source.to_data_volume_source();
+    let mut volumes = DataVolumes::default();
+    for disk in MachineDisk::all(machine, image.is_golden) {
+        let golden = image.golden_image(machine, &disk);
+        volumes.templates.push(render_disk(machine, &disk, &source, golden.as_ref()));
+        if let Some(golden) = golden.filter(|golden| !volumes.golden_images.contains(golden)) {
+            volumes.golden_images.push(golden);
+        }
+    }
+    if let Some(first) = volumes.templates.first_mut().filter(|_| !annotations.is_empty()) {
         first["metadata"]["annotations"] = annotations.into();
     }
     volumes
 }
 
-fn render_disk(disk: &MachineDisk<'_>, image: &Value) -> Value {
+fn render_disk(
+    machine: &MachineRenderer<'_>,
+    disk: &MachineDisk<'_>,
+    image: &Value,
+    golden: Option<&GoldenImage>,
+) -> Value {
     let mut claim = json!({
         "accessModes": [disk.access_mode], "resources": {"requests": {"storage": &**disk.size}},
     });
     if !disk.storage_class.is_empty() {
         claim["storageClassName"] = (**disk.storage_class).into();
     }
+    if let Some(mode) = disk.volume_mode.filter(|_| sets_volume_modes(machine)) {
+        claim["volumeMode"] = mode.as_str().into();
+    }
     let field = if disk.is_pvc { "pvc" } else { "storage" };
-    let source = if disk.is_blank { json!({"blank": {}}) } else { image.clone() };
-    json!({"metadata": {"name": disk.name}, "spec": {field: claim, "source": source}})
+    let mut spec = json!({field: claim});
+    match golden {
+        Some(golden) => spec["sourceRef"] = golden.source_ref(),
+        None if disk.is_blank => spec["source"] = json!({"blank": {}}),
+        None => spec["source"] = image.clone(),
+    }
+    if disk.is_preallocated {
+        spec["preallocation"] = true.into();
+    }
+    json!({"metadata": {"name": disk.name}, "spec": spec})
 }

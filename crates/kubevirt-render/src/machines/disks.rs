@@ -18,6 +18,8 @@ pub(super) struct PrimaryDisk {
     pub(super) extra_headers: Vec<String>,
     pub(super) extra_headers_secret: ConfigVar,
     pub(super) data_volume_secret: ConfigVar,
+    /// Checksum of the image, such as `sha256:` and 64 hexadecimal digits.
+    pub(super) checksum: ConfigVar,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,7 +30,7 @@ pub(super) struct SecondaryDisk {
     pub(super) is_blank: bool,
 }
 
-pub(super) const PRIMARY_DISK_FIELDS: [&str; 10] = [
+pub(super) const PRIMARY_DISK_FIELDS: [&str; 11] = [
     "size",
     "storageClassName",
     "storageAccessType",
@@ -39,6 +41,7 @@ pub(super) const PRIMARY_DISK_FIELDS: [&str; 10] = [
     "extraHeaders",
     "extraHeadersSecretRef",
     "dataVolumeSecretRef",
+    "checksum",
 ];
 pub(super) const SECONDARY_DISK_FIELDS: [&str; 4] =
     ["size", "storageClassName", "storageAccessType", "source"];
@@ -59,6 +62,7 @@ impl PrimaryDisk {
             extra_headers: disk.read_texts("extraHeaders"),
             extra_headers_secret: disk.read_variable("extraHeadersSecretRef"),
             data_volume_secret: disk.read_variable("dataVolumeSecretRef"),
+            checksum: disk.read_variable("checksum"),
         };
         if !["node", "pod"].contains(&&*this.pull_method) {
             disk.report_error("pullMethod", &this.pull_method, "must be node or pod");
@@ -66,6 +70,10 @@ impl PrimaryDisk {
         if !this.extra_headers.is_empty() && !this.extra_headers_secret.is_empty() {
             let message = "cannot be set together with extraHeaders: remove one of them";
             disk.report_error("extraHeadersSecretRef", &this.extra_headers_secret, message);
+        }
+        if !this.checksum.is_empty() && !is_checksum(&this.checksum) {
+            let message = "must be sha256: and 64, or sha512: and 128 lowercase hexadecimal digits";
+            disk.report_error("checksum", &this.checksum, message);
         }
         check_access_mode(disk, &this.access_mode);
         this
@@ -89,10 +97,39 @@ impl SecondaryDisk {
     }
 }
 
+/// Returns true for a checksum with an algorithm for which no collisions are known. CDI also accepts MD5 and SHA-1.
+fn is_checksum(text: &str) -> bool {
+    let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    let lengths = [("sha256", 64), ("sha512", 128)];
+    text.split_once(':').is_some_and(|(algorithm, digits)| {
+        lengths.contains(&(algorithm, digits.len())) && digits.bytes().all(is_digit)
+    })
+}
+
 fn check_access_mode(disk: &UnreadFields<'_>, mode: &ConfigVar) {
     let known = ["", "ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"];
     if !known.contains(&&**mode) {
         let message = "must be ReadWriteOnce, ReadOnlyMany, ReadWriteMany or ReadWriteOncePod";
         disk.report_error("storageAccessType", mode, message);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checksums_have_an_algorithm_and_a_length() {
+        for (text, is_valid) in [
+            (format!("sha256:{}", "0f".repeat(32)), true),
+            (format!("sha512:{}", "0f".repeat(64)), true),
+            (format!("sha256:{}", "0f".repeat(64)), false),
+            (format!("sha256:{}", "0F".repeat(32)), false),
+            (format!("md5:{}", "0f".repeat(16)), false),
+            ("0f".repeat(32), false),
+            (String::new(), false),
+        ] {
+            assert_eq!(is_checksum(&text), is_valid, "{text}");
+        }
     }
 }

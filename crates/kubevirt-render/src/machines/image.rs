@@ -1,10 +1,109 @@
-//! Source of the image of a machine's disks.
+//! Image of a machine's disks: its source, and the golden image of which a disk is a clone.
 
+use berth_api::{CatalogImage, Images};
+
+use super::disks::PrimaryDisk;
+use super::machine_disk::{MachineDisk, PRIMARY_DISK_PATH};
 use super::renderer::MachineRenderer;
-use crate::images::{HttpSource, ImageSource, RegistrySource};
+use crate::images::{GoldenImage, HttpSource, ImageSource, RegistrySource};
+
+/// Image of a machine's disks.
+pub(super) struct DiskImage<'a> {
+    /// Source of the image, with the properties that InfraConfig specifies.
+    pub(super) source: ImageSource,
+    /// Entry of the image in InfraConfig's `images.catalog`.
+    pub(super) entry: Option<&'a CatalogImage>,
+    /// True if disks are clones of a golden image.
+    pub(super) is_golden: bool,
+    /// True if InfraConfig specifies everything that determines the content of the golden image.
+    is_shareable: bool,
+}
+
+impl<'a> DiskImage<'a> {
+    pub(super) fn of_machine(machine: &MachineRenderer<'a>) -> Self {
+        let disk = &machine.provider.primary_disk;
+        let images = machine.context.config.images.as_ref();
+        let mut source = image_source(machine);
+        let entry = images.and_then(|images| images.catalog_entry(&source.catalog_name()));
+        add_properties(&mut source, disk, entry);
+        if !disk.checksum.is_empty() && !matches!(source, ImageSource::Http(_)) {
+            let message = "is ignored: only images that are downloaded by HTTP have a checksum";
+            let path = format!("{PRIMARY_DISK_PATH}.checksum");
+            machine.reporter.report_warning(&path, &disk.checksum, message);
+        }
+        // The content of an existing volume may change. An administrator who lists a volume states that it does not. An
+        // image that comes from a Secret would be readable in the objects of its golden image.
+        let is_fixed = !matches!(source, ImageSource::Volume { .. }) || entry.is_some();
+        let is_golden =
+            images.is_some_and(Images::has_golden_images) && is_fixed && !disk.image.is_secret();
+        let is_shareable = is_specified_by_config(disk, entry);
+        Self { source, entry, is_golden, is_shareable }
+    }
+
+    /// Returns the golden image of which a disk is a clone; `None` if the machine imports or clones the image itself.
+    ///
+    /// The golden image is in the shared namespace only if tenants cannot influence its content or size. In their own
+    /// namespaces, NetworkPolicies restrict the addresses from which they import, and their Secrets are readable.
+    pub(super) fn golden_image(
+        &self,
+        machine: &MachineRenderer<'_>,
+        disk: &MachineDisk<'_>,
+    ) -> Option<GoldenImage> {
+        if !self.is_golden || disk.is_blank {
+            return None;
+        }
+        let shared = machine.context.config.images.as_ref()?.namespace.as_ref();
+        let shared = shared.filter(|_| self.is_shareable && machine.tenant.is_some());
+        let has_tags = matches!(&self.source, ImageSource::Registry(registry) if registry.url.starts_with("docker://"));
+        let schedule = self.entry.and_then(|entry| entry.schedule.clone());
+        Some(GoldenImage {
+            namespace: shared.unwrap_or(&machine.namespace).clone(),
+            source: self.source.clone(),
+            storage_class: disk.storage_class.clone().into_plain_string(),
+            volume_mode: disk.volume_mode,
+            is_preallocated: disk.is_preallocated,
+            size: self.entry.and_then(|entry| entry.size),
+            schedule: schedule.filter(|_| has_tags),
+        })
+    }
+}
+
+/// Adds the checksum, and the properties that InfraConfig specifies for the image. Those of the providerSpec take
+/// precedence.
+fn add_properties(source: &mut ImageSource, disk: &PrimaryDisk, entry: Option<&CatalogImage>) {
+    let secret = || entry.and_then(|entry| entry.secret_ref.clone());
+    let cert_config_map = entry.and_then(|entry| entry.cert_config_map.clone());
+    match source {
+        ImageSource::Http(http) => {
+            let checksum = disk.checksum.clone().into_plain_string();
+            http.checksum = Some(checksum)
+                .filter(|checksum| !checksum.is_empty())
+                .or_else(|| entry.and_then(|entry| entry.checksum.clone()));
+            http.secret = http.secret.take().or_else(secret);
+            http.cert_config_map = cert_config_map;
+        }
+        ImageSource::Registry(registry) => {
+            registry.secret = secret();
+            registry.cert_config_map = cert_config_map;
+        }
+        ImageSource::Volume { .. } => {}
+    }
+}
+
+/// Returns true if the providerSpec only names an image that InfraConfig describes. Without a size in InfraConfig, the
+/// smallest disk would determine the size of the golden image for all tenants.
+fn is_specified_by_config(disk: &PrimaryDisk, entry: Option<&CatalogImage>) -> bool {
+    let Some(entry) = entry else { return false };
+    let has_credentials = !disk.data_volume_secret.is_empty()
+        || !disk.extra_headers.is_empty()
+        || !disk.extra_headers_secret.is_empty();
+    let has_same_checksum =
+        disk.checksum.is_empty() || entry.checksum.as_deref() == Some(&*disk.checksum);
+    entry.size.is_some() && has_same_checksum && !has_credentials
+}
 
 /// Returns the source of the image of a machine.
-pub(super) fn image_source(machine: &MachineRenderer<'_>) -> ImageSource {
+fn image_source(machine: &MachineRenderer<'_>) -> ImageSource {
     let disk = &machine.provider.primary_disk;
     let image = &*disk.image;
     let kind = match &*disk.source {

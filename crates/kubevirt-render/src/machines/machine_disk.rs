@@ -1,10 +1,17 @@
 //! Disks of a machine that have a DataVolume: the first disk and the secondary disks.
 
+use berth_api::{Images, Preallocation};
+
 use super::config_var::ConfigVar;
 use super::disks::{PrimaryDisk, SecondaryDisk};
 use super::renderer::MachineRenderer;
+use super::scheduling::find_instancetype;
 use super::storage::claim_name;
-use crate::images::{READ_WRITE_ONCE, StorageProfile};
+use crate::images::{READ_WRITE_ONCE, StorageProfile, VolumeMode};
+
+/// Path of the first disk in a MachineDeployment.
+pub(super) const PRIMARY_DISK_PATH: &str =
+    "spec.template.spec.providerSpec.value.cloudProviderSpec.virtualMachine.template.primaryDisk";
 
 /// A disk of a machine.
 pub(super) struct MachineDisk<'a> {
@@ -13,6 +20,10 @@ pub(super) struct MachineDisk<'a> {
     pub(super) size: &'a ConfigVar,
     pub(super) storage_class: &'a ConfigVar,
     pub(super) access_mode: String,
+    /// Volume mode of the claim; `None` if it is unknown.
+    pub(super) volume_mode: Option<VolumeMode>,
+    /// True if the disk is fully allocated when it is created.
+    pub(super) is_preallocated: bool,
     /// True if the DataVolume describes its PersistentVolumeClaim in `spec.pvc`, false if in `spec.storage`.
     pub(super) is_pvc: bool,
     /// True if the disk is created empty, false if it has the image of the machine.
@@ -20,15 +31,24 @@ pub(super) struct MachineDisk<'a> {
 }
 
 impl<'a> MachineDisk<'a> {
-    /// Returns the disks of a machine, beginning with the first disk.
-    pub(super) fn all(machine: &MachineRenderer<'a>) -> Vec<Self> {
+    /// Returns the disks of a machine, beginning with the first disk. `is_golden` is true if the disks with the image of
+    /// the machine are clones of a golden image.
+    pub(super) fn all(machine: &MachineRenderer<'a>, is_golden: bool) -> Vec<Self> {
         let PrimaryDisk { size, storage_class, is_pvc, .. } = &machine.provider.primary_disk;
+        if is_golden && *is_pvc && !machine.provider.is_flat {
+            let message = "is ignored: CDI adds the overhead of a file system to a golden image, which a claim in spec.pvc \
+                would not have";
+            let path = format!("{PRIMARY_DISK_PATH}.storageTarget");
+            machine.reporter.report_warning(&path, "pvc", message);
+        }
         let first = Self {
             name: machine.name.clone(),
             size,
             storage_class,
             access_mode: first_access_mode(machine),
-            is_pvc: *is_pvc,
+            volume_mode: None,
+            is_preallocated: false,
+            is_pvc: *is_pvc && !is_golden,
             is_blank: false,
         };
         let mut disks = vec![first];
@@ -46,12 +66,42 @@ impl<'a> MachineDisk<'a> {
                 size,
                 storage_class,
                 access_mode,
-                is_pvc: true,
+                volume_mode: None,
+                is_preallocated: false,
+                is_pvc: *is_blank || !is_golden,
                 is_blank: *is_blank,
             });
         }
+        let has_performance = has_performance_disks(machine);
+        for disk in &mut disks {
+            disk.volume_mode = disk.find_volume_mode(machine);
+            let is_file = disk.volume_mode == Some(VolumeMode::Filesystem);
+            disk.is_preallocated = has_performance && is_file;
+        }
         disks
     }
+
+    /// Returns the volume mode of the claim. CDI chooses the volume mode of a claim in `spec.storage` from the
+    /// StorageProfile. A claim in `spec.pvc` has a file system unless Berth sets its volume mode.
+    fn find_volume_mode(&self, machine: &MachineRenderer<'_>) -> Option<VolumeMode> {
+        let profile = machine.context.storage_profiles.get(&**self.storage_class);
+        let of_profile = profile.and_then(|profile| profile.volume_mode(&self.access_mode));
+        let default = self.is_pvc.then_some(VolumeMode::Filesystem);
+        if self.is_pvc && !sets_volume_modes(machine) { default } else { of_profile.or(default) }
+    }
+}
+
+/// Returns true if the claims of disks have an explicit volume mode. Without golden images, DataVolumes are those of
+/// machine-controller.
+pub(super) fn sets_volume_modes(machine: &MachineRenderer<'_>) -> bool {
+    machine.context.config.images.as_ref().is_some_and(Images::has_golden_images)
+}
+
+/// Returns true if the disks of the machine are fully allocated if they are files.
+fn has_performance_disks(machine: &MachineRenderer<'_>) -> bool {
+    let images = machine.context.config.images.as_ref();
+    images.is_some_and(|images| images.preallocation() == Preallocation::Performance)
+        && find_instancetype(machine).is_some_and(|(_, fields)| fields.has_dedicated_cpus)
 }
 
 fn first_access_mode(machine: &MachineRenderer<'_>) -> String {

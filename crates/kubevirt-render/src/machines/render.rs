@@ -16,6 +16,7 @@ use super::references::ReferenceScope;
 use super::render_context::RenderContext;
 use super::renderer::{MachineRenderer, RenderOptions};
 use super::{additional_interfaces, defaults, labels, network, scheduling, storage, unsupported};
+use crate::images::GoldenImage;
 
 /// A rendered VirtualMachine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +35,8 @@ pub struct RenderedMachine {
     pub interfaces: Vec<InterfaceConfig>,
     /// True if the first interface is in the pod network.
     pub has_pod_network: bool,
+    /// Golden images of which the disks are clones. They must exist before the machine is created.
+    pub golden_images: Vec<GoldenImage>,
     /// Problems that do not prevent rendering.
     pub warnings: Vec<Problem>,
     /// True if the VirtualMachine contains values from Secrets. Messages must then not quote the VirtualMachine.
@@ -90,7 +93,7 @@ pub fn render_machine(
         reporter: &reporter,
     };
     additional_interfaces::check_networks(&renderer);
-    let machine = renderer.render_vm();
+    let (machine, golden_images) = renderer.render_vm();
     let interfaces = network::guest_interfaces(&renderer);
     let has_pod_network = network::has_pod_network(&renderer);
     let MachineRenderer { name, namespace, .. } = renderer;
@@ -109,13 +112,15 @@ pub fn render_machine(
         operating_system,
         interfaces,
         has_pod_network,
+        golden_images,
         warnings: notes,
         has_secrets,
     })
 }
 
 impl MachineRenderer<'_> {
-    fn render_vm(&self) -> Value {
+    /// Returns the VirtualMachine, and the golden images of which its disks are clones.
+    fn render_vm(&self) -> (Value, Vec<GoldenImage>) {
         let ProviderConfig { dns_policy, dns_config, .. } = self.provider;
         let labels = self.render_labels();
         let (annotations, disk_annotations) = self.render_annotations();
@@ -148,12 +153,13 @@ impl MachineRenderer<'_> {
         // A VM in a kube-ovn subnet keeps its address, so KubeVirt starts the VM again after it stops. Other VMs are
         // replaced.
         let strategy = if self.provider.subnet.is_empty() { "Once" } else { "Always" };
+        let volumes = render_data_volumes(self, disk_annotations);
         let mut machine = json!({
             "apiVersion": "kubevirt.io/v1",
             "kind": "VirtualMachine",
             "metadata": {"name": self.name, "namespace": self.namespace, "labels": labels},
             "spec": {
-                "dataVolumeTemplates": render_data_volumes(self, disk_annotations),
+                "dataVolumeTemplates": volumes.templates,
                 "runStrategy": strategy,
                 "template": {"metadata": {"labels": labels, "annotations": annotations}, "spec": spec},
             },
@@ -164,7 +170,7 @@ impl MachineRenderer<'_> {
                 machine["spec"][field] = value.clone();
             }
         }
-        machine
+        (machine, volumes.golden_images)
     }
 
     /// Returns the labels of the VirtualMachine and of its template. If several sources set a label, the source that is

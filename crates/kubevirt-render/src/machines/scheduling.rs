@@ -93,7 +93,7 @@ fn deployment_selector(machine: &MachineRenderer<'_>) -> Value {
 
 /// Returns the name and the fields of the machine's instance type. If no such instance type was read, the fields are
 /// those of the instance type with the same name in `deploy/instancetypes`.
-fn find_instancetype(machine: &MachineRenderer<'_>) -> Option<(String, InstanceType)> {
+pub(super) fn find_instancetype(machine: &MachineRenderer<'_>) -> Option<(String, InstanceType)> {
     let matcher = machine.provider.instancetype.as_ref()?;
     let text = |field: &str| matcher.get(field).and_then(Value::as_str).unwrap_or_default();
     let name = text("name").to_owned();

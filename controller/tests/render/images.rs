@@ -1,0 +1,244 @@
+//! Golden images: disks of machines are clones of images that are imported once.
+
+use berth_kubevirt_render::images::{ImageSource, VolumeMode};
+use berth_kubevirt_render::machines::RenderedMachine;
+use serde_json::{Value, json};
+
+use super::{
+    DISK_POINTER, base_provider_spec, machine_deployment, render_in_derived_namespace, set_value,
+};
+
+const URL: &str = "http://x.y.z.t/ubuntu.img";
+const CHECKSUM: &str = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
+/// Returns the MachineDeployment of a tenant, with changes of the first disk.
+fn deployment_of_tenant(disk: &[(&str, Value)]) -> Value {
+    let mut provider = base_provider_spec();
+    for (field, value) in disk {
+        set_value(&mut provider, &format!("{DISK_POINTER}/{field}"), value.clone());
+    }
+    let mut deployment = machine_deployment(&provider);
+    set_value(
+        &mut deployment,
+        "/metadata/annotations",
+        json!({"berth.dev/tenant": "cluster-name"}),
+    );
+    deployment
+}
+
+fn render_with_images(
+    deployment: &Value,
+    images: &Value,
+    other_objects: &[Value],
+) -> RenderedMachine {
+    let tenant = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster", "metadata": {"name": "cluster-name"},
+        "spec": {"machineNamespaces": ["test-namespace"]}});
+    let config = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "InfraConfig", "metadata": {"name": "default"},
+        "spec": {"images": images}});
+    let mut objects = vec![tenant, config];
+    objects.extend_from_slice(other_objects);
+    render_in_derived_namespace(deployment, &objects, "vm").unwrap()
+}
+
+fn storage_profile(sets: Value) -> Value {
+    json!({"apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "StorageProfile", "metadata": {"name": "longhorn"},
+        "status": {"claimPropertySets": sets}})
+}
+
+fn block_profile() -> Value {
+    storage_profile(json!([{"accessModes": ["ReadWriteMany"], "volumeMode": "Block"}]))
+}
+
+fn file_profile() -> Value {
+    storage_profile(json!([{"accessModes": ["ReadWriteMany"], "volumeMode": "Filesystem"}]))
+}
+
+fn volume_specs(rendered: &RenderedMachine) -> Vec<Value> {
+    let volumes = rendered.machine["spec"]["dataVolumeTemplates"].as_array().unwrap();
+    volumes.iter().map(|volume| volume["spec"].clone()).collect()
+}
+
+#[test]
+fn each_machine_imports_its_image_without_golden_images() {
+    let plain = render_with_images(&deployment_of_tenant(&[]), &json!({}), &[block_profile()]);
+    let catalog =
+        json!({"catalog": [{"image": "http://images/other.img", "size": "4Gi", "preload": true}]});
+    let listed = render_with_images(&deployment_of_tenant(&[]), &catalog, &[block_profile()]);
+    assert_eq!(plain, listed);
+    assert_eq!(plain.golden_images, []);
+    assert_eq!(
+        volume_specs(&plain),
+        [json!({
+            "source": {"http": {"url": URL}},
+            "storage": {
+                "accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "10Gi"}},
+                "storageClassName": "longhorn",
+            },
+        })]
+    );
+}
+
+#[test]
+fn disks_are_clones_of_a_golden_image() {
+    let images = json!({"golden": true});
+    let rendered = render_with_images(&deployment_of_tenant(&[]), &images, &[block_profile()]);
+    let [golden] = rendered.golden_images.as_slice() else { panic!("{rendered:?}") };
+    assert_eq!(
+        (golden.namespace.as_str(), golden.storage_class.as_str()),
+        ("cluster-cluster-name", "longhorn")
+    );
+    assert_eq!(golden.volume_mode, Some(VolumeMode::Block));
+    assert_eq!(
+        volume_specs(&rendered),
+        [json!({
+            "sourceRef": {"kind": "DataSource", "namespace": "cluster-cluster-name", "name": golden.name()},
+            "storage": {
+                "accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "10Gi"}},
+                "storageClassName": "longhorn", "volumeMode": "Block",
+            },
+        })]
+    );
+    let again = render_with_images(
+        &deployment_of_tenant(&[("size", json!("20Gi"))]),
+        &images,
+        &[block_profile()],
+    );
+    assert_eq!(rendered.golden_images, again.golden_images, "machines share the image");
+    // Without a StorageProfile, CDI chooses the volume mode.
+    let unknown = render_with_images(&deployment_of_tenant(&[]), &images, &[]);
+    assert_eq!(unknown.golden_images[0].volume_mode, None);
+    assert_eq!(volume_specs(&unknown)[0]["storage"].get("volumeMode"), None);
+}
+
+#[test]
+fn secondary_disks_share_the_golden_image_of_their_class() {
+    let mut deployment = deployment_of_tenant(&[("storageTarget", json!("pvc"))]);
+    set_value(
+        &mut deployment,
+        "/spec/template/spec/providerSpec/value/cloudProviderSpec/virtualMachine/template/secondaryDisks",
+        json!([
+            {"size": "10Gi", "storageClassName": "longhorn"},
+            {"size": "10Gi", "storageClassName": "fast"},
+            {"size": "5Gi", "storageClassName": "longhorn", "source": "blank"},
+        ]),
+    );
+    let rendered = render_with_images(&deployment, &json!({"golden": true}), &[file_profile()]);
+    let classes: Vec<&str> =
+        rendered.golden_images.iter().map(|golden| golden.storage_class.as_str()).collect();
+    assert_eq!(classes, ["longhorn", "fast"]);
+    let specs = volume_specs(&rendered);
+    assert_eq!(specs[0]["sourceRef"], specs[1]["sourceRef"]);
+    assert_ne!(specs[1]["sourceRef"], specs[2]["sourceRef"]);
+    // A claim in spec.pvc would be smaller than the golden image by the overhead of a file system.
+    assert!(specs[..3].iter().all(|spec| spec["storage"].is_object()), "{specs:?}");
+    let ignored =
+        |field: &str| rendered.warnings.iter().any(|warning| warning.field.ends_with(field));
+    assert!(ignored("primaryDisk.storageTarget"), "{:?}", rendered.warnings);
+    assert_eq!(specs[3]["source"], json!({"blank": {}}));
+    assert_eq!(specs[3]["pvc"]["volumeMode"], "Filesystem");
+}
+
+#[test]
+fn only_images_that_the_config_describes_are_shared() {
+    let entry = json!({"image": URL, "size": "4Gi", "checksum": CHECKSUM, "certConfigMap": "ca"});
+    let images = json!({"namespace": "images", "catalog": [entry]});
+    let without_size = json!({"namespace": "images", "catalog": [{"image": URL}]});
+    let namespace = |images: &Value, disk: &[(&str, Value)]| {
+        let rendered = render_with_images(&deployment_of_tenant(disk), images, &[]);
+        rendered.golden_images[0].namespace.clone()
+    };
+    let own = "cluster-cluster-name";
+    for (images, disk, expected) in [
+        (&images, vec![], "images"),
+        (&images, vec![("checksum", json!(CHECKSUM))], "images"),
+        (&images, vec![("checksum", json!(CHECKSUM.replace('f', "0")))], own),
+        (&images, vec![("dataVolumeSecretRef", json!("credentials"))], own),
+        (&images, vec![("extraHeaders", json!(["a: b"]))], own),
+        (&images, vec![("osImage", json!("http://x.y.z.t/other.img"))], own),
+        (&without_size, vec![], own),
+    ] {
+        assert_eq!(namespace(images, &disk), expected, "{disk:?}");
+    }
+    let shared = render_with_images(&deployment_of_tenant(&[]), &images, &[]);
+    let golden = &shared.golden_images[0];
+    assert_eq!(golden.size, Some("4Gi".parse().unwrap()));
+    let ImageSource::Http(http) = &golden.source else { panic!("{golden:?}") };
+    assert_eq!(http.checksum.as_deref(), Some(CHECKSUM));
+    assert_eq!(http.cert_config_map.as_deref(), Some("ca"));
+    // Machines without a tenant have no permission to clone from the shared namespace.
+    let mut deployment = deployment_of_tenant(&[]);
+    deployment["metadata"]["annotations"] = json!({});
+    set_value(
+        &mut deployment,
+        "/spec/template/spec/providerSpec/value/cloudProviderSpec/clusterName",
+        json!(""),
+    );
+    let alone = render_with_images(&deployment, &images, &[]);
+    assert_eq!(alone.golden_images[0].namespace, "test-namespace");
+}
+
+#[test]
+fn existing_volumes_are_golden_images_only_if_they_are_listed() {
+    let deployment = deployment_of_tenant(&[("osImage", json!("ns/dvname"))]);
+    let direct = render_with_images(&deployment, &json!({"golden": true}), &[]);
+    assert_eq!(direct.golden_images, []);
+    assert_eq!(
+        volume_specs(&direct)[0]["source"],
+        json!({"pvc": {"namespace": "ns", "name": "dvname"}})
+    );
+    let images = json!({"golden": true, "catalog": [{"image": "ns/dvname"}]});
+    let listed = render_with_images(&deployment, &images, &[]);
+    assert_eq!(listed.golden_images.len(), 1);
+    assert_eq!(volume_specs(&listed)[0]["sourceRef"]["kind"], "DataSource");
+}
+
+#[test]
+fn registry_images_are_imported_on_a_schedule() {
+    let schedule = |image: &str| {
+        let disk = [("osImage", json!(image)), ("source", json!("registry"))];
+        let images =
+            json!({"golden": true, "catalog": [{"image": image, "schedule": "30 1 * * 1"}]});
+        let rendered = render_with_images(&deployment_of_tenant(&disk), &images, &[]);
+        rendered.golden_images[0].schedule.clone()
+    };
+    assert_eq!(schedule("docker://registry/rhel:9").as_deref(), Some("30 1 * * 1"));
+    assert_eq!(schedule("oci-archive:/rhel.tar"), None, "an archive has no tags");
+}
+
+#[test]
+fn disks_of_performance_flavors_are_fully_allocated_on_file_systems() {
+    let render = |flavor: &str, images: Value, profile: Value| {
+        let mut deployment = deployment_of_tenant(&[]);
+        let machine = "/spec/template/spec/providerSpec/value/cloudProviderSpec/virtualMachine";
+        set_value(&mut deployment, &format!("{machine}/flavor"), json!({"name": flavor}));
+        let rendered = render_with_images(&deployment, &images, &[profile]);
+        let golden = rendered.golden_images.first().is_some_and(|golden| golden.is_preallocated);
+        let disk = volume_specs(&rendered)[0].get("preallocation") == Some(&json!(true));
+        (golden, disk)
+    };
+    let golden = || json!({"golden": true});
+    assert_eq!(render("performance-4", golden(), file_profile()), (true, true));
+    assert_eq!(render("performance-database-4", golden(), file_profile()), (true, true));
+    assert_eq!(render("density-4", golden(), file_profile()), (false, false));
+    assert_eq!(render("performance-4", golden(), block_profile()), (false, false));
+    let never = json!({"golden": true, "preallocation": "Never"});
+    assert_eq!(render("performance-4", never, file_profile()), (false, false));
+    assert_eq!(render("performance-4", json!({}), file_profile()), (false, false));
+    let without_golden_images = json!({"preallocation": "Performance"});
+    assert_eq!(render("performance-4", without_golden_images, file_profile()), (false, true));
+}
+
+#[test]
+fn checksums_are_verified_without_golden_images_too() {
+    let disk = [("checksum", json!(CHECKSUM))];
+    let rendered = render_with_images(&deployment_of_tenant(&disk), &json!({}), &[]);
+    assert_eq!(
+        volume_specs(&rendered)[0]["source"]["http"],
+        json!({"url": URL, "checksum": CHECKSUM})
+    );
+    let disk = [("checksum", json!(CHECKSUM)), ("osImage", json!("ns/dvname"))];
+    let rendered = render_with_images(&deployment_of_tenant(&disk), &json!({}), &[]);
+    let ignored =
+        rendered.warnings.iter().any(|warning| warning.field.ends_with("primaryDisk.checksum"));
+    assert!(ignored, "{:?}", rendered.warnings);
+}
