@@ -5,7 +5,8 @@ use berth_kubevirt_render::machines::RenderedMachine;
 use serde_json::{Value, json};
 
 use super::{
-    DISK_POINTER, base_provider_spec, machine_deployment, render_in_derived_namespace, set_value,
+    DISK_POINTER, RenderError, base_provider_spec, machine_deployment, render_in_derived_namespace,
+    set_value,
 };
 
 const URL: &str = "http://x.y.z.t/ubuntu.img";
@@ -31,13 +32,21 @@ fn render_with_images(
     images: &Value,
     other_objects: &[Value],
 ) -> RenderedMachine {
+    try_render(deployment, &json!({"images": images}), other_objects).unwrap()
+}
+
+fn try_render(
+    deployment: &Value,
+    config: &Value,
+    other_objects: &[Value],
+) -> Result<RenderedMachine, RenderError> {
     let tenant = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster", "metadata": {"name": "cluster-name"},
         "spec": {"machineNamespaces": ["test-namespace"]}});
     let config = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "InfraConfig", "metadata": {"name": "default"},
-        "spec": {"images": images}});
+        "spec": config});
     let mut objects = vec![tenant, config];
     objects.extend_from_slice(other_objects);
-    render_in_derived_namespace(deployment, &objects, "vm").unwrap()
+    render_in_derived_namespace(deployment, &objects, "vm")
 }
 
 fn storage_profile(sets: Value) -> Value {
@@ -241,4 +250,91 @@ fn checksums_are_verified_without_golden_images_too() {
     let ignored =
         rendered.warnings.iter().any(|warning| warning.field.ends_with("primaryDisk.checksum"));
     assert!(ignored, "{:?}", rendered.warnings);
+}
+
+#[test]
+fn a_disk_that_is_smaller_than_its_image_is_refused() {
+    let deployment = deployment_of_tenant(&[]);
+    let refuse = |images: Value, other_objects: &[Value]| {
+        let report =
+            try_render(&deployment, &json!({"images": images}), other_objects).unwrap_err();
+        assert!(
+            report.contains("MachineDeployment test-namespace/md-name: ")
+                && report.contains("template.primaryDisk.size: `10Gi`: is smaller than the "),
+            "{report}"
+        );
+        report.0.clone()
+    };
+    let listed = |size: &str| json!({"catalog": [{"image": URL, "size": size}]});
+    assert!(refuse(listed("11Gi"), &[]).contains("image, which needs 11Gi"));
+    render_with_images(&deployment, &listed("10Gi"), &[]);
+    // The golden image already exists with the size of another machine's disk.
+    let golden = json!({"golden": true});
+    let image = render_with_images(&deployment, &golden, &[]).golden_images.remove(0);
+    let volume = |size: &str| {
+        json!({
+            "apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "DataVolume",
+            "metadata": {"namespace": image.namespace, "name": image.name()},
+            "spec": {"storage": {"resources": {"requests": {"storage": size}}}},
+        })
+    };
+    let report = refuse(golden.clone(), &[volume("20Gi")]);
+    assert!(report.contains(&format!("{}/{} of 20Gi", image.namespace, image.name())), "{report}");
+    render_with_images(&deployment, &golden, &[volume("10Gi")]);
+    // A volume that is cloned directly.
+    let clone = deployment_of_tenant(&[("osImage", json!("ns/dvname"))]);
+    let mut source = volume("30Gi");
+    source["metadata"] = json!({"namespace": "ns", "name": "dvname"});
+    let report = try_render(&clone, &json!({}), &[source]).unwrap_err();
+    assert!(report.contains("`10Gi`: is smaller than the image, which needs 30Gi"), "{report}");
+}
+
+#[test]
+fn only_listed_storage_classes_are_permitted() {
+    let classes = |list: Value| json!({"infraStorageClasses": list});
+    let render = |config: &Value, other_objects: &[Value]| {
+        try_render(&deployment_of_tenant(&[]), config, other_objects).map(drop)
+    };
+    for config in [
+        json!({}),
+        classes(json!([{"name": "longhorn"}])),
+        classes(
+            json!([{"name": "fast"}, {"name": "longhorn", "volumeProvisioner": "infra-csi-driver"}]),
+        ),
+        // The list restricts only volumes in the tenants' clusters.
+        classes(json!([{"name": "fast", "volumeProvisioner": "kubevirt-csi-driver"}])),
+    ] {
+        assert_eq!(render(&config, &[]), Ok(()), "{config}");
+    }
+    let others = classes(json!([
+        {"name": "fast"}, {"name": "longhorn", "volumeProvisioner": "kubevirt-csi-driver"}, {"name": "slow"},
+    ]));
+    let report = render(&others, &[]).unwrap_err();
+    assert!(
+        report.contains("primaryDisk.storageClassName: `longhorn`: is not in InfraConfig's")
+            && report.contains("use fast, slow"),
+        "{report}"
+    );
+    // A class with the annotation of old releases of KKP is as if it were in the list.
+    let class = json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {
+        "name": "longhorn", "annotations": {"kubevirt-initialization.k8c.io/initialize-sc": "true"},
+    }});
+    assert_eq!(render(&others, &[class]), Ok(()));
+}
+
+#[test]
+fn live_migration_needs_disks_that_several_hosts_can_mount() {
+    let warnings = |mode: &str, strategy: &str, profile: Value| {
+        let config = json!({"vmEvictionStrategy": strategy});
+        let deployment = deployment_of_tenant(&[("storageAccessType", json!(mode))]);
+        let rendered = try_render(&deployment, &config, &[profile]).unwrap();
+        let is_migration = |field: &str| field.ends_with("primaryDisk.storageAccessType");
+        rendered.warnings.iter().filter(|warning| is_migration(&warning.field)).count()
+    };
+    let local =
+        || storage_profile(json!([{"accessModes": ["ReadWriteOnce"], "volumeMode": "Block"}]));
+    assert_eq!(warnings("", "LiveMigrate", local()), 1);
+    assert_eq!(warnings("ReadWriteOnce", "LiveMigrate", block_profile()), 1);
+    assert_eq!(warnings("", "LiveMigrate", block_profile()), 0);
+    assert_eq!(warnings("", "External", local()), 0);
 }

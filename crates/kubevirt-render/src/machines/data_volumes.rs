@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::disk_checks::check_disk;
 use super::image::DiskImage;
 use super::machine_disk::{MachineDisk, sets_volume_modes};
 use super::renderer::MachineRenderer;
@@ -26,6 +27,7 @@ pub(super) fn render_data_volumes(
     let mut volumes = DataVolumes::default();
     for disk in MachineDisk::all(machine, image.is_golden) {
         let golden = image.golden_image(machine, &disk);
+        check_disk(machine, &disk, &image, golden.as_ref());
         volumes.templates.push(render_disk(machine, &disk, &source, golden.as_ref()));
         if let Some(golden) = golden.filter(|golden| !volumes.golden_images.contains(golden)) {
             volumes.golden_images.push(golden);

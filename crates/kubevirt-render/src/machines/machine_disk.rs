@@ -9,12 +9,26 @@ use super::scheduling::find_instancetype;
 use super::storage::claim_name;
 use crate::images::{READ_WRITE_ONCE, StorageProfile, VolumeMode};
 
+/// Path of the configuration of the provider in a MachineDeployment.
+const CLOUD_PROVIDER_PATH: &str = "spec.template.spec.providerSpec.value.cloudProviderSpec";
 /// Path of the first disk in a MachineDeployment.
 pub(super) const PRIMARY_DISK_PATH: &str =
     "spec.template.spec.providerSpec.value.cloudProviderSpec.virtualMachine.template.primaryDisk";
 
+/// Field of a disk in the providerSpec.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DiskField {
+    Size,
+    StorageClass,
+    AccessMode,
+}
+
 /// A disk of a machine.
 pub(super) struct MachineDisk<'a> {
+    /// Position in `secondaryDisks`; `None` for the first disk.
+    index: Option<usize>,
+    /// True if the providerSpec has the flat form.
+    is_flat: bool,
     /// Name of the DataVolume and of its PersistentVolumeClaim.
     pub(super) name: String,
     pub(super) size: &'a ConfigVar,
@@ -41,7 +55,10 @@ impl<'a> MachineDisk<'a> {
             let path = format!("{PRIMARY_DISK_PATH}.storageTarget");
             machine.reporter.report_warning(&path, "pvc", message);
         }
+        let is_flat = machine.provider.is_flat;
         let first = Self {
+            index: None,
+            is_flat,
             name: machine.name.clone(),
             size,
             storage_class,
@@ -62,6 +79,8 @@ impl<'a> MachineDisk<'a> {
                 first_access_mode(machine)
             };
             disks.push(Self {
+                index: Some(index),
+                is_flat,
                 name: claim_name(&machine.name, index),
                 size,
                 storage_class,
@@ -79,6 +98,26 @@ impl<'a> MachineDisk<'a> {
             disk.is_preallocated = has_performance && is_file;
         }
         disks
+    }
+
+    /// Returns the path of a field in the MachineDeployment. The flat form has no field for the access mode, which results
+    /// from the storage class.
+    pub(super) fn path(&self, field: DiskField) -> String {
+        let name = match field {
+            DiskField::Size => "size",
+            DiskField::StorageClass => "storageClassName",
+            DiskField::AccessMode => "storageAccessType",
+        };
+        match (self.index, field) {
+            (Some(index), _) => {
+                format!(
+                    "{CLOUD_PROVIDER_PATH}.virtualMachine.template.secondaryDisks[{index}].{name}"
+                )
+            }
+            (None, DiskField::Size) if self.is_flat => format!("{CLOUD_PROVIDER_PATH}.pvcSize"),
+            (None, _) if self.is_flat => format!("{CLOUD_PROVIDER_PATH}.storageClassName"),
+            (None, _) => format!("{PRIMARY_DISK_PATH}.{name}"),
+        }
     }
 
     /// Returns the volume mode of the claim. CDI chooses the volume mode of a claim in `spec.storage` from the

@@ -12,6 +12,7 @@ mod config_var;
 mod data_volumes;
 mod defaults;
 mod deployment;
+mod disk_checks;
 mod disks;
 mod field_parser;
 pub mod guest;
