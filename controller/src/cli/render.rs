@@ -18,8 +18,11 @@ use berth_kubevirt_render::machines::{RenderOptions, RenderedMachine, render_mac
 ///
 /// Prints one VirtualMachine for each MachineDeployment, regardless of its replicas, which differ only in their names.
 /// The command needs no cluster, and prints what the controller creates in a cluster. Options set the names that a
-/// cluster would generate; TenantCluster, InfraConfig, Secrets, ConfigMaps, StorageClasses, StorageProfiles and
-/// instance types are read from the same files.
+/// cluster would generate; TenantCluster, InfraConfig, Secrets, ConfigMaps, StorageClasses, StorageProfiles,
+/// VolumeSnapshotClasses, DataVolumes and instance types are read from the same files.
+///
+/// For disks that are clones of golden images, standard error shows how CDI clones them, if the StorageClass is in the
+/// input.
 ///
 /// Problems are printed on standard error with the path of the field, and no VirtualMachine is printed for that
 /// MachineDeployment.
@@ -161,6 +164,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         }
     }
     print(&text)?;
+    if !arguments.migrate {
+        for clone in rendered.iter().flat_map(|machine| &machine.clones) {
+            print_error(&format!("berth-controller: {clone}"));
+        }
+    }
     for problem in &problems {
         print_error(&format!("berth-controller: {problem}"));
     }

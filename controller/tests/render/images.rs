@@ -338,3 +338,54 @@ fn live_migration_needs_disks_that_several_hosts_can_mount() {
     assert_eq!(warnings("", "LiveMigrate", block_profile()), 0);
     assert_eq!(warnings("", "External", local()), 0);
 }
+
+#[test]
+fn the_strategy_of_clones_is_known_before_they_exist() {
+    let class = |allows_expansion: bool| {
+        json!({
+            "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "longhorn"},
+            "provisioner": "driver.longhorn.io", "allowVolumeExpansion": allows_expansion,
+        })
+    };
+    let snapshot_class = json!({
+        "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotClass",
+        "metadata": {"name": "snap"}, "driver": "driver.longhorn.io",
+    });
+    let images = json!({"golden": true, "catalog": [{"image": URL, "size": "4Gi"}]});
+    let clones = |other_objects: &[Value]| -> Vec<String> {
+        let mut objects = vec![block_profile()];
+        objects.extend_from_slice(other_objects);
+        let rendered = render_with_images(&deployment_of_tenant(&[]), &images, &objects);
+        let name = rendered.golden_images[0].name();
+        let shown = rendered.clones.iter().map(ToString::to_string);
+        shown.map(|clone| clone.replace(&name, "IMAGE")).collect()
+    };
+    assert_eq!(clones(&[]), Vec::<String>::new());
+    let prefix = "disk vm from DataSource cluster-cluster-name/IMAGE";
+    assert_eq!(
+        clones(&[class(true), snapshot_class.clone()]),
+        [format!(
+            "{prefix}: smart clone: VolumeSnapshotClass snap has the driver driver.longhorn.io of the storage class"
+        )]
+    );
+    let host_assisted = format!("{prefix}: host-assisted clone: ");
+    for (objects, reason) in [
+        (vec![class(true)], "no VolumeSnapshotClass has the driver driver.longhorn.io"),
+        (
+            vec![class(false), snapshot_class.clone()],
+            "the disk (10Gi) is larger than the source (4Gi)",
+        ),
+    ] {
+        let found = clones(&objects);
+        assert!(found[0].starts_with(&format!("{host_assisted}{reason}")), "{found:?}");
+    }
+    let cdi = json!({"apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "CDI", "metadata": {"name": "cdi"},
+        "spec": {"cloneStrategyOverride": "copy"}});
+    let found = clones(&[class(true), snapshot_class, cdi]);
+    assert_eq!(
+        found,
+        [format!(
+            "{host_assisted}cloneStrategyOverride of the CDI object selects it for all clones"
+        )]
+    );
+}

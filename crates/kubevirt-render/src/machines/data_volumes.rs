@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::disk_checks::check_disk;
+use super::disk_clone::{DiskClone, plan_clone};
 use super::image::DiskImage;
 use super::machine_disk::{MachineDisk, sets_volume_modes};
 use super::renderer::MachineRenderer;
@@ -15,6 +16,8 @@ pub(super) struct DataVolumes {
     pub(super) templates: Vec<Value>,
     /// Golden images of which the DataVolumes are clones.
     pub(super) golden_images: Vec<GoldenImage>,
+    /// How the DataVolumes are cloned from golden images, as far as it is known.
+    pub(super) clones: Vec<DiskClone>,
 }
 
 /// Renders the DataVolumes of a machine. `annotations` are those of the first disk.
@@ -28,6 +31,9 @@ pub(super) fn render_data_volumes(
     for disk in MachineDisk::all(machine, image.is_golden) {
         let golden = image.golden_image(machine, &disk);
         check_disk(machine, &disk, &image, golden.as_ref());
+        volumes
+            .clones
+            .extend(golden.as_ref().and_then(|golden| plan_clone(machine, &disk, golden)));
         volumes.templates.push(render_disk(machine, &disk, &source, golden.as_ref()));
         if let Some(golden) = golden.filter(|golden| !volumes.golden_images.contains(golden)) {
             volumes.golden_images.push(golden);

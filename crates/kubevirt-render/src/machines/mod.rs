@@ -13,6 +13,7 @@ mod data_volumes;
 mod defaults;
 mod deployment;
 mod disk_checks;
+mod disk_clone;
 mod disks;
 mod field_parser;
 pub mod guest;
@@ -40,6 +41,7 @@ pub use deployment::{
     DeploymentSpec, MACHINE_DEPLOYMENT_GROUP, MACHINE_DEPLOYMENT_KIND, MachineDeployment,
     MachineSpec, MachineTemplate, Metadata, ProviderSpec, RollingUpdate, UpdateStrategy,
 };
+pub use disk_clone::DiskClone;
 pub use interface_config::InterfaceConfig;
 pub use machine_namespace::{MachineNamespace, determine_machine_namespace, referenced_tenants};
 pub use network::{TENANT_INTERFACE, unmet_prerequisite};

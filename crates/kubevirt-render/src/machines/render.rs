@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 use berth_api::{EvictionStrategy, Problem, names};
 use serde_json::{Map, Value, json};
 
-use super::data_volumes::render_data_volumes;
+use super::data_volumes::{DataVolumes, render_data_volumes};
 use super::deployment::{MACHINE_DEPLOYMENT_KIND, MachineDeployment};
+use super::disk_clone::DiskClone;
 use super::field_parser::ProblemReporter;
 use super::interface_config::InterfaceConfig;
 use super::machine_namespace::{MachineNamespace, determine_machine_namespace};
@@ -37,6 +38,8 @@ pub struct RenderedMachine {
     pub has_pod_network: bool,
     /// Golden images of which the disks are clones. They must exist before the machine is created.
     pub golden_images: Vec<GoldenImage>,
+    /// How CDI clones the disks from golden images; without disks whose storage class is unknown.
+    pub clones: Vec<DiskClone>,
     /// Problems that do not prevent rendering.
     pub warnings: Vec<Problem>,
     /// True if the VirtualMachine contains values from Secrets. Messages must then not quote the VirtualMachine.
@@ -93,7 +96,7 @@ pub fn render_machine(
         reporter: &reporter,
     };
     additional_interfaces::check_networks(&renderer);
-    let (machine, golden_images) = renderer.render_vm();
+    let (machine, DataVolumes { golden_images, clones, .. }) = renderer.render_vm();
     let interfaces = network::guest_interfaces(&renderer);
     let has_pod_network = network::has_pod_network(&renderer);
     let MachineRenderer { name, namespace, .. } = renderer;
@@ -113,14 +116,15 @@ pub fn render_machine(
         interfaces,
         has_pod_network,
         golden_images,
+        clones,
         warnings: notes,
         has_secrets,
     })
 }
 
 impl MachineRenderer<'_> {
-    /// Returns the VirtualMachine, and the golden images of which its disks are clones.
-    fn render_vm(&self) -> (Value, Vec<GoldenImage>) {
+    /// Returns the VirtualMachine, and its DataVolumes, which the VirtualMachine also contains.
+    fn render_vm(&self) -> (Value, DataVolumes) {
         let ProviderConfig { dns_policy, dns_config, .. } = self.provider;
         let labels = self.render_labels();
         let (annotations, disk_annotations) = self.render_annotations();
@@ -170,7 +174,7 @@ impl MachineRenderer<'_> {
                 machine["spec"][field] = value.clone();
             }
         }
-        (machine, volumes.golden_images)
+        (machine, volumes)
     }
 
     /// Returns the labels of the VirtualMachine and of its template. If several sources set a label, the source that is

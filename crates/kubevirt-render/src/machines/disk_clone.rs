@@ -1,0 +1,59 @@
+//! How the disks of a machine are cloned from golden images.
+
+use std::fmt;
+
+use super::machine_disk::MachineDisk;
+use super::renderer::MachineRenderer;
+use crate::images::{ClonePlan, CloneRequest, CloneVolume, GoldenImage};
+
+/// A disk that is a clone of a golden image, and how CDI will create it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DiskClone {
+    /// Name of the DataVolume of the disk.
+    pub disk: String,
+    /// Namespace of the golden image.
+    pub image_namespace: String,
+    /// Name of the golden image.
+    pub image_name: String,
+    /// How CDI clones the disk.
+    pub plan: ClonePlan,
+}
+
+impl fmt::Display for DiskClone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { disk, image_namespace, image_name, plan } = self;
+        write!(f, "disk {disk} from DataSource {image_namespace}/{image_name}: {plan}")
+    }
+}
+
+/// Returns how CDI clones a disk from a golden image; `None` if the storage class is unknown. No pod uses a golden image
+/// after its import.
+pub(super) fn plan_clone(
+    machine: &MachineRenderer<'_>,
+    disk: &MachineDisk<'_>,
+    golden: &GoldenImage,
+) -> Option<DiskClone> {
+    let context = machine.context;
+    let class = context.storage_classes.get(&golden.storage_class)?;
+    if class.provisioner.is_empty() {
+        return None;
+    }
+    let (image_namespace, image_name) = (golden.namespace.clone(), golden.name());
+    let key = (image_namespace.clone(), image_name.clone());
+    let existing = context.data_volumes.get(&key).and_then(|volume| volume.size);
+    let volume = |size| CloneVolume {
+        provisioner: &class.provisioner,
+        profile: context.storage_profiles.get(&golden.storage_class),
+        volume_mode: disk.volume_mode,
+        size,
+    };
+    let plan = ClonePlan::new(&CloneRequest {
+        source: volume(existing.or(golden.size)),
+        target: volume(disk.size.parse_quantity().ok()),
+        allows_expansion: class.allows_expansion,
+        snapshot_classes: context.snapshot_classes.as_deref(),
+        strategy_override: context.clone_strategy_override,
+        is_source_in_use: false,
+    });
+    Some(DiskClone { disk: disk.name.clone(), image_namespace, image_name, plan })
+}
