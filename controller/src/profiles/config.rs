@@ -6,6 +6,7 @@ use std::sync::Arc;
 use berth_api::{InfraConfigSpec, VlanClaim, VlanSet};
 use berth_placement::rules::is_label_key;
 
+use super::images::image_problems;
 use crate::tenant_nodes::keys::FieldKind;
 use crate::tenants::prefixes::pool as prefix_pool;
 use crate::tenants::shared_segment;
@@ -69,14 +70,10 @@ pub fn config_problems(
             problems.push(format!("annotationPrefixes[{at}]: `{prefix}` {problem}"));
         }
     }
-    let systems = config.images.iter().filter_map(|images| images.http.as_ref());
-    for (system, versions) in systems.flat_map(|http| &http.operating_systems) {
-        for (version, url) in versions {
-            if !(url.starts_with("http://") || url.starts_with("https://")) {
-                let field = format!("images.http.operatingSystems.{system}.{version}");
-                problems.push(format!("{field}: `{url}` must be an http or https URL"));
-            }
-        }
+    if let Some(images) = &config.images {
+        problems.extend(image_problems(images));
+        let names = images.catalog.iter().map(|entry| entry.image.as_str());
+        problems.extend(duplicate_problems("images.catalog", names));
     }
     problems
 }

@@ -5,6 +5,7 @@
 //! The modules have no side effects: they compute desired objects from observed objects.
 
 mod config;
+mod images;
 mod resolved;
 mod selection;
 mod spec;

@@ -150,16 +150,20 @@ fn importers_reach_configured_image_sources() {
     let config = json!({
         "imageSources": [{"cidr": "10.20.0.7/24", "ports": [5000]}, {"cidr": "10.30.0.1/32"}],
         "images": {"http": {"operatingSystems": {"ubuntu": {
-            "22.04": "https://images.example:8443/u.img", "24.04": "http://10.0.0.9:8080/u.img", "26.04": "http://i.store.svc/u"}}}},
+            "22.04": "https://images.example:8443/u.img", "24.04": "http://10.0.0.9:8080/u.img", "26.04": "http://i.store.svc/u"}}},
+            "catalog": [{"image": "http://10.0.0.10/rocky.img"}, {"image": "docker://registry/rhel:9"}, {"image": "a/b"}]},
     });
     let all = render_isolation("InCluster", config, &cluster_facts());
     let egress = isolation_spec(&all, "allow-kubevirt-importer")["egress"].as_array().unwrap();
     let tcp = |ports: &[u16]| -> Value {
         ports.iter().map(|port| json!({"protocol": "TCP", "port": port})).collect()
     };
-    for (cidr, ports) in
-        [("10.0.0.9/32", vec![8080]), ("10.20.0.0/24", vec![5000]), ("10.30.0.1/32", vec![80, 443])]
-    {
+    for (cidr, ports) in [
+        ("10.0.0.9/32", vec![8080]),
+        ("10.0.0.10/32", vec![80]),
+        ("10.20.0.0/24", vec![5000]),
+        ("10.30.0.1/32", vec![80, 443]),
+    ] {
         let rule = json!({"to": [{"ipBlock": {"cidr": cidr}}], "ports": tcp(&ports)});
         assert!(egress.contains(&rule), "{rule}: {egress:#?}");
     }

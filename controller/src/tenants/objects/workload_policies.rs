@@ -123,7 +123,9 @@ pub(super) fn virt_api_policy_spec() -> Value {
 fn image_urls(config: &InfraConfigSpec) -> impl Iterator<Item = &str> {
     let http = config.images.iter().filter_map(|images| images.http.as_ref());
     let versions = http.flat_map(|http| http.operating_systems.values());
-    versions.flat_map(|versions| versions.values().map(String::as_str))
+    let versions = versions.flat_map(|versions| versions.values().map(String::as_str));
+    let catalog = config.images.iter().flat_map(|images| &images.catalog);
+    versions.chain(catalog.map(|entry| entry.image.as_str()))
 }
 
 /// Destination of an image URL.
