@@ -11,6 +11,7 @@ mod clone_grant;
 mod clone_strategy;
 mod data_volume_state;
 mod golden_image;
+mod retention;
 mod source;
 mod storage_profile;
 mod volume_mode;
@@ -19,6 +20,7 @@ pub use clone_grant::{clone_cluster_role, clone_role_binding};
 pub use clone_strategy::{ClonePlan, CloneReason, CloneRequest, CloneVolume};
 pub use data_volume_state::DataVolumeState;
 pub use golden_image::GoldenImage;
+pub use retention::{ExistingImage, images_to_delete};
 pub use source::{HttpSource, ImageSource, RegistrySource};
 pub use storage_profile::{
     ClaimProperties, READ_WRITE_MANY, READ_WRITE_ONCE, SnapshotClass, StorageProfile,
