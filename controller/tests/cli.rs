@@ -18,6 +18,8 @@ mod documents;
 mod drain;
 #[path = "cli/fleet.rs"]
 mod fleet;
+#[path = "cli/images.rs"]
+mod images;
 #[path = "../../tests/src/manual.rs"]
 mod manual;
 #[path = "cli/omitted.rs"]

@@ -6,13 +6,17 @@ use std::process::ExitCode;
 use berth_runtime::cli::{EXIT_BAD_INPUT, Failure, print, print_error};
 use clap::{ValueEnum, ValueHint};
 use serde::Serialize;
+use serde_json::Value;
 
 use super::input;
 use super::migrate::format_migration;
 use crate::fleet::RenderInput;
 use crate::selector_migration::{Migration, MigrationInput};
 use crate::tenant_nodes::rbac::{storage_class_rbac, tenant_rbac};
-use berth_kubevirt_render::machines::{RenderOptions, RenderedMachine, render_machine};
+use berth_kubevirt_render::images::desired_objects;
+use berth_kubevirt_render::machines::{
+    RenderContext, RenderOptions, RenderedMachine, preloaded_images, render_machine,
+};
 
 /// Print the VirtualMachine that the controller would create for a MachineDeployment
 ///
@@ -35,6 +39,7 @@ use berth_kubevirt_render::machines::{RenderOptions, RenderedMachine, render_mac
   berth-controller render -f machinedeployment.yaml
   berth-controller render -f tenant.yaml -f machinedeployment.yaml --machine web-1 | kubectl apply --dry-run=server -f -
   kubectl get machinedeployment web -o yaml | berth-controller render -f -
+  berth-controller render --golden-images -f DIR | kubectl apply -f -
   kubectl get tcluster,machinedeployment,svc,vm -A -o yaml | berth-controller render --migrate -f -
   berth-controller render --tenant-rbac | kubectl --kubeconfig tenant.kubeconfig apply -f -
 
@@ -64,6 +69,9 @@ pub(super) struct Arguments {
     /// With --tenant-rbac, also print the permissions to create StorageClasses in the tenant's cluster
     #[arg(long, requires = "tenant_rbac")]
     storage_classes: bool,
+    /// Print the objects that import golden images, and the permissions to clone them, instead of VirtualMachines
+    #[arg(long, conflicts_with_all = ["machine", "migrate", "tenant_rbac", "user_data_secret"])]
+    golden_images: bool,
     /// Output format [default: yaml]
     #[arg(short, long, value_enum)]
     output: Option<Output>,
@@ -114,7 +122,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if arguments.migrate && services.is_empty() && problems.is_empty() {
         return fail(anyhow::anyhow!("the input has no Service (v1)"));
     }
-    if !arguments.migrate && deployments.is_empty() && problems.is_empty() {
+    let needs_deployments = !arguments.migrate && !arguments.golden_images;
+    if needs_deployments && deployments.is_empty() && problems.is_empty() {
         return fail(anyhow::anyhow!(
             "the input has no MachineDeployment (cluster.k8s.io/v1alpha1)"
         ));
@@ -158,6 +167,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             }
         }
         problems.extend(migration.problems);
+    } else if arguments.golden_images {
+        for object in golden_image_objects(&render_context, &rendered) {
+            output.append(&mut text, &object)?;
+        }
     } else {
         for machine in &rendered {
             output.append(&mut text, &machine.machine)?;
@@ -174,4 +187,15 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
     let has_fatal_problem = problems.iter().any(|problem| problem.is_fatal);
     Ok(ExitCode::from(if has_fatal_problem { EXIT_BAD_INPUT } else { 0 }))
+}
+
+/// Returns the objects that the golden images of machines and of the catalog need.
+fn golden_image_objects(context: &RenderContext, rendered: &[RenderedMachine]) -> Vec<Value> {
+    let preloaded = preloaded_images(context);
+    let of_machines = rendered.iter().flat_map(|machine| {
+        machine.golden_images.iter().map(move |one| (machine.namespace.as_str(), one))
+    });
+    let of_catalog = preloaded.iter().map(|one| (one.image.namespace.as_str(), one));
+    let images = context.config.images.clone().unwrap_or_default();
+    desired_objects(of_machines.chain(of_catalog), &images)
 }

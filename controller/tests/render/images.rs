@@ -1,6 +1,6 @@
 //! Golden images: disks of machines are clones of images that are imported once.
 
-use berth_kubevirt_render::images::{ImageSource, VolumeMode};
+use berth_kubevirt_render::images::{GoldenImageUse, ImageSource, VolumeMode};
 use berth_kubevirt_render::machines::RenderedMachine;
 use serde_json::{Value, json};
 
@@ -91,11 +91,15 @@ fn each_machine_imports_its_image_without_golden_images() {
 fn disks_are_clones_of_a_golden_image() {
     let images = json!({"golden": true});
     let rendered = render_with_images(&deployment_of_tenant(&[]), &images, &[block_profile()]);
-    let [golden] = rendered.golden_images.as_slice() else { panic!("{rendered:?}") };
+    let [GoldenImageUse { image: golden, smallest_disk }] = rendered.golden_images.as_slice()
+    else {
+        panic!("{rendered:?}")
+    };
     assert_eq!(
         (golden.namespace.as_str(), golden.storage_class.as_str()),
         ("cluster-cluster-name", "longhorn")
     );
+    assert_eq!(*smallest_disk, "10Gi".parse().unwrap());
     assert_eq!(golden.volume_mode, Some(VolumeMode::Block));
     assert_eq!(
         volume_specs(&rendered),
@@ -112,10 +116,10 @@ fn disks_are_clones_of_a_golden_image() {
         &images,
         &[block_profile()],
     );
-    assert_eq!(rendered.golden_images, again.golden_images, "machines share the image");
+    assert_eq!(*golden, again.golden_images[0].image, "machines share the image");
     // Without a StorageProfile, CDI chooses the volume mode.
     let unknown = render_with_images(&deployment_of_tenant(&[]), &images, &[]);
-    assert_eq!(unknown.golden_images[0].volume_mode, None);
+    assert_eq!(unknown.golden_images[0].image.volume_mode, None);
     assert_eq!(volume_specs(&unknown)[0]["storage"].get("volumeMode"), None);
 }
 
@@ -133,7 +137,7 @@ fn secondary_disks_share_the_golden_image_of_their_class() {
     );
     let rendered = render_with_images(&deployment, &json!({"golden": true}), &[file_profile()]);
     let classes: Vec<&str> =
-        rendered.golden_images.iter().map(|golden| golden.storage_class.as_str()).collect();
+        rendered.golden_images.iter().map(|golden| golden.image.storage_class.as_str()).collect();
     assert_eq!(classes, ["longhorn", "fast"]);
     let specs = volume_specs(&rendered);
     assert_eq!(specs[0]["sourceRef"], specs[1]["sourceRef"]);
@@ -154,7 +158,7 @@ fn only_images_that_the_config_describes_are_shared() {
     let without_size = json!({"namespace": "images", "catalog": [{"image": URL}]});
     let namespace = |images: &Value, disk: &[(&str, Value)]| {
         let rendered = render_with_images(&deployment_of_tenant(disk), images, &[]);
-        rendered.golden_images[0].namespace.clone()
+        rendered.golden_images[0].image.namespace.clone()
     };
     let own = "cluster-cluster-name";
     for (images, disk, expected) in [
@@ -169,7 +173,7 @@ fn only_images_that_the_config_describes_are_shared() {
         assert_eq!(namespace(images, &disk), expected, "{disk:?}");
     }
     let shared = render_with_images(&deployment_of_tenant(&[]), &images, &[]);
-    let golden = &shared.golden_images[0];
+    let golden = &shared.golden_images[0].image;
     assert_eq!(golden.size, Some("4Gi".parse().unwrap()));
     let ImageSource::Http(http) = &golden.source else { panic!("{golden:?}") };
     assert_eq!(http.checksum.as_deref(), Some(CHECKSUM));
@@ -183,7 +187,7 @@ fn only_images_that_the_config_describes_are_shared() {
         json!(""),
     );
     let alone = render_with_images(&deployment, &images, &[]);
-    assert_eq!(alone.golden_images[0].namespace, "test-namespace");
+    assert_eq!(alone.golden_images[0].image.namespace, "test-namespace");
 }
 
 #[test]
@@ -208,7 +212,7 @@ fn registry_images_are_imported_on_a_schedule() {
         let images =
             json!({"golden": true, "catalog": [{"image": image, "schedule": "30 1 * * 1"}]});
         let rendered = render_with_images(&deployment_of_tenant(&disk), &images, &[]);
-        rendered.golden_images[0].schedule.clone()
+        rendered.golden_images[0].image.schedule.clone()
     };
     assert_eq!(schedule("docker://registry/rhel:9").as_deref(), Some("30 1 * * 1"));
     assert_eq!(schedule("oci-archive:/rhel.tar"), None, "an archive has no tags");
@@ -221,7 +225,8 @@ fn disks_of_performance_flavors_are_fully_allocated_on_file_systems() {
         let machine = "/spec/template/spec/providerSpec/value/cloudProviderSpec/virtualMachine";
         set_value(&mut deployment, &format!("{machine}/flavor"), json!({"name": flavor}));
         let rendered = render_with_images(&deployment, &images, &[profile]);
-        let golden = rendered.golden_images.first().is_some_and(|golden| golden.is_preallocated);
+        let golden =
+            rendered.golden_images.first().is_some_and(|golden| golden.image.is_preallocated);
         let disk = volume_specs(&rendered)[0].get("preallocation") == Some(&json!(true));
         (golden, disk)
     };
@@ -270,7 +275,7 @@ fn a_disk_that_is_smaller_than_its_image_is_refused() {
     render_with_images(&deployment, &listed("10Gi"), &[]);
     // The golden image already exists with the size of another machine's disk.
     let golden = json!({"golden": true});
-    let image = render_with_images(&deployment, &golden, &[]).golden_images.remove(0);
+    let image = render_with_images(&deployment, &golden, &[]).golden_images.remove(0).image;
     let volume = |size: &str| {
         json!({
             "apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "DataVolume",
@@ -356,7 +361,7 @@ fn the_strategy_of_clones_is_known_before_they_exist() {
         let mut objects = vec![block_profile()];
         objects.extend_from_slice(other_objects);
         let rendered = render_with_images(&deployment_of_tenant(&[]), &images, &objects);
-        let name = rendered.golden_images[0].name();
+        let name = rendered.golden_images[0].image.name();
         let shown = rendered.clones.iter().map(ToString::to_string);
         shown.map(|clone| clone.replace(&name, "IMAGE")).collect()
     };

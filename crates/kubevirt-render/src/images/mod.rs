@@ -10,6 +10,7 @@
 mod clone_grant;
 mod clone_strategy;
 mod data_volume_state;
+mod desired_objects;
 mod golden_image;
 mod retention;
 mod source;
@@ -19,6 +20,7 @@ mod volume_mode;
 pub use clone_grant::{clone_cluster_role, clone_role_binding};
 pub use clone_strategy::{ClonePlan, CloneReason, CloneRequest, CloneVolume};
 pub use data_volume_state::DataVolumeState;
+pub use desired_objects::{GoldenImageUse, desired_objects};
 pub use golden_image::GoldenImage;
 pub use retention::{ExistingImage, images_to_delete};
 pub use source::{HttpSource, ImageSource, RegistrySource};

@@ -7,7 +7,7 @@ use super::disk_clone::{DiskClone, plan_clone};
 use super::image::DiskImage;
 use super::machine_disk::{MachineDisk, sets_volume_modes};
 use super::renderer::MachineRenderer;
-use crate::images::GoldenImage;
+use crate::images::{GoldenImage, GoldenImageUse};
 
 /// DataVolumes of a machine.
 #[derive(Default)]
@@ -15,7 +15,7 @@ pub(super) struct DataVolumes {
     /// `spec.dataVolumeTemplates`.
     pub(super) templates: Vec<Value>,
     /// Golden images of which the DataVolumes are clones.
-    pub(super) golden_images: Vec<GoldenImage>,
+    pub(super) golden_images: Vec<GoldenImageUse>,
     /// How the DataVolumes are cloned from golden images, as far as it is known.
     pub(super) clones: Vec<DiskClone>,
 }
@@ -35,8 +35,9 @@ pub(super) fn render_data_volumes(
             .clones
             .extend(golden.as_ref().and_then(|golden| plan_clone(machine, &disk, golden)));
         volumes.templates.push(render_disk(machine, &disk, &source, golden.as_ref()));
-        if let Some(golden) = golden.filter(|golden| !volumes.golden_images.contains(golden)) {
-            volumes.golden_images.push(golden);
+        // A size that is not a quantity is an error, so the machine is not created.
+        if let (Some(golden), Ok(size)) = (golden, disk.size.parse_quantity()) {
+            GoldenImageUse::add(&mut volumes.golden_images, golden, size);
         }
     }
     if let Some(first) = volumes.templates.first_mut().filter(|_| !annotations.is_empty()) {

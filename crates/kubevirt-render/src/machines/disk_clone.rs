@@ -26,8 +26,8 @@ impl fmt::Display for DiskClone {
     }
 }
 
-/// Returns how CDI clones a disk from a golden image; `None` if the storage class is unknown. No pod uses a golden image
-/// after its import.
+/// Returns how CDI clones a disk from a golden image; `None` if the storage class is unknown, or if the image has a
+/// schedule: CDI keeps such images as volumes or as snapshots. No pod uses a golden image after its import.
 pub(super) fn plan_clone(
     machine: &MachineRenderer<'_>,
     disk: &MachineDisk<'_>,
@@ -35,7 +35,7 @@ pub(super) fn plan_clone(
 ) -> Option<DiskClone> {
     let context = machine.context;
     let class = context.storage_classes.get(&golden.storage_class)?;
-    if class.provisioner.is_empty() {
+    if class.provisioner.is_empty() || golden.schedule.is_some() {
         return None;
     }
     let (image_namespace, image_name) = (golden.namespace.clone(), golden.name());

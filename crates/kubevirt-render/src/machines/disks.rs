@@ -30,6 +30,8 @@ pub(super) struct SecondaryDisk {
     pub(super) is_blank: bool,
 }
 
+/// Method with which registry images are pulled by default: by the container runtime of a host.
+pub(super) const DEFAULT_PULL_METHOD: &str = "node";
 pub(super) const PRIMARY_DISK_FIELDS: [&str; 11] = [
     "size",
     "storageClassName",
@@ -56,7 +58,7 @@ impl PrimaryDisk {
             image: disk.read_variable("osImage"),
             source: disk.read_variable("source"),
             pull_method: match disk.read_variable("pullMethod") {
-                none if none.is_empty() => "node".into(),
+                none if none.is_empty() => DEFAULT_PULL_METHOD.into(),
                 method => method,
             },
             extra_headers: disk.read_texts("extraHeaders"),

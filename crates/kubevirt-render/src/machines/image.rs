@@ -2,7 +2,7 @@
 
 use berth_api::{CatalogImage, Images};
 
-use super::disks::PrimaryDisk;
+use super::disks::{DEFAULT_PULL_METHOD, PrimaryDisk};
 use super::machine_disk::{MachineDisk, PRIMARY_DISK_PATH};
 use super::renderer::MachineRenderer;
 use crate::images::{GoldenImage, HttpSource, ImageSource, RegistrySource};
@@ -54,8 +54,6 @@ impl<'a> DiskImage<'a> {
         }
         let shared = machine.context.config.images.as_ref()?.namespace.as_ref();
         let shared = shared.filter(|_| self.is_shareable && machine.tenant.is_some());
-        let has_tags = matches!(&self.source, ImageSource::Registry(registry) if registry.url.starts_with("docker://"));
-        let schedule = self.entry.and_then(|entry| entry.schedule.clone());
         Some(GoldenImage {
             namespace: shared.unwrap_or(&machine.namespace).clone(),
             source: self.source.clone(),
@@ -63,8 +61,40 @@ impl<'a> DiskImage<'a> {
             volume_mode: disk.volume_mode,
             is_preallocated: disk.is_preallocated,
             size: self.entry.and_then(|entry| entry.size),
-            schedule: schedule.filter(|_| has_tags),
+            schedule: self.entry.and_then(|entry| schedule(&self.source, entry)),
         })
+    }
+}
+
+/// Returns the source of an image in InfraConfig's `images.catalog`.
+pub(super) fn catalog_source(entry: &CatalogImage) -> ImageSource {
+    let (url, secret) = (entry.image.clone(), entry.secret_ref.clone());
+    let cert_config_map = entry.cert_config_map.clone();
+    match parse_scheme(&entry.image) {
+        Some("docker" | "oci-archive") => {
+            let pull_method = DEFAULT_PULL_METHOD.to_owned();
+            ImageSource::Registry(RegistrySource { url, pull_method, secret, cert_config_map })
+        }
+        Some(_) => {
+            let (checksum, headers) = (entry.checksum.clone(), Vec::new());
+            ImageSource::Http(HttpSource { url, checksum, headers, secret, cert_config_map })
+        }
+        None => {
+            let (namespace, name) =
+                entry.image.split_once('/').unwrap_or(("", entry.image.as_str()));
+            ImageSource::Volume { namespace: namespace.to_owned(), name: name.to_owned() }
+        }
+    }
+}
+
+/// Returns the schedule on which an image is imported again. Only an image with the scheme `docker` has a digest that CDI
+/// can compare (`isURLSource` of its DataImportCron controller).
+pub(super) fn schedule(source: &ImageSource, entry: &CatalogImage) -> Option<String> {
+    match source {
+        ImageSource::Registry(registry) if registry.url.starts_with("docker://") => {
+            entry.schedule.clone()
+        }
+        _ => None,
     }
 }
 

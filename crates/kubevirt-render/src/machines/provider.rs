@@ -12,7 +12,9 @@ use serde_json::{Value, json};
 
 use super::additional_networks::AdditionalNetworks;
 use super::config_var::ConfigVar;
-use super::disks::{PRIMARY_DISK_FIELDS, PrimaryDisk, SECONDARY_DISK_FIELDS, SecondaryDisk};
+use super::disks::{
+    DEFAULT_PULL_METHOD, PRIMARY_DISK_FIELDS, PrimaryDisk, SECONDARY_DISK_FIELDS, SecondaryDisk,
+};
 use super::field_parser::{ProblemReporter, UnreadFields};
 
 /// A parsed providerSpec.
@@ -228,7 +230,7 @@ impl ProviderConfig {
         self.primary_disk.size = flat.read_variable("pvcSize");
         self.primary_disk.image = flat.read_variable("sourceURL");
         self.primary_disk.storage_class = flat.read_variable("storageClassName");
-        self.primary_disk.pull_method = "node".into();
+        self.primary_disk.pull_method = DEFAULT_PULL_METHOD.into();
         // In KKP's first proposal, the DataVolumes of machines had `spec.pvc` with the access mode ReadWriteOnce.
         self.primary_disk.is_pvc = true;
         self.read_dns(&mut flat);

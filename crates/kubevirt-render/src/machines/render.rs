@@ -17,7 +17,7 @@ use super::references::ReferenceScope;
 use super::render_context::RenderContext;
 use super::renderer::{MachineRenderer, RenderOptions};
 use super::{additional_interfaces, defaults, labels, network, scheduling, storage, unsupported};
-use crate::images::GoldenImage;
+use crate::images::GoldenImageUse;
 
 /// A rendered VirtualMachine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub struct RenderedMachine {
     /// True if the first interface is in the pod network.
     pub has_pod_network: bool,
     /// Golden images of which the disks are clones. They must exist before the machine is created.
-    pub golden_images: Vec<GoldenImage>,
+    pub golden_images: Vec<GoldenImageUse>,
     /// How CDI clones the disks from golden images; without disks whose storage class is unknown.
     pub clones: Vec<DiskClone>,
     /// Problems that do not prevent rendering.
