@@ -289,6 +289,7 @@ fn objects_in_documents_are_valid() {
         "machines",
         "tenant-access",
         "host-loss",
+        "storage",
         "tenant-storage",
     ] {
         let file = format!("docs/{file}.md");
