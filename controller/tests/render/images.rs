@@ -190,6 +190,25 @@ fn only_images_that_the_config_describes_are_shared() {
     assert_eq!(alone.golden_images[0].image.namespace, "test-namespace");
 }
 
+/// The first machine must not determine how an image is imported that other tenants use.
+#[test]
+fn the_import_of_a_shared_image_is_that_of_the_catalog() {
+    let entry = json!({"image": "docker://registry/rhel:9", "size": "4Gi"});
+    let images = json!({"namespace": "images", "catalog": [entry]});
+    let source = |fields: &[(&str, Value)]| {
+        let image = ("osImage", json!("docker://registry/rhel:9"));
+        let disk: Vec<(&str, Value)> = [&[image][..], fields].concat();
+        let rendered = render_with_images(&deployment_of_tenant(&disk), &images, &[]);
+        let golden = &rendered.golden_images[0].image;
+        assert_eq!(golden.namespace, "images");
+        golden.source.to_data_volume_source()
+    };
+    let expected = json!({"registry": {"url": "docker://registry/rhel:9", "pullMethod": "node"}});
+    for fields in [vec![], vec![("pullMethod", json!("pod"))], vec![("source", json!("http"))]] {
+        assert_eq!(source(&fields), expected, "{fields:?}");
+    }
+}
+
 #[test]
 fn existing_volumes_are_golden_images_only_if_they_are_listed() {
     let deployment = deployment_of_tenant(&[("osImage", json!("ns/dvname"))]);

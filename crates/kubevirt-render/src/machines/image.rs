@@ -43,7 +43,9 @@ impl<'a> DiskImage<'a> {
     /// Returns the golden image of which a disk is a clone; `None` if the machine imports or clones the image itself.
     ///
     /// The golden image is in the shared namespace only if tenants cannot influence its content or size. In their own
-    /// namespaces, NetworkPolicies restrict the addresses from which they import, and their Secrets are readable.
+    /// namespaces, NetworkPolicies restrict the addresses from which they import, and their Secrets are readable. The
+    /// source of a shared golden image is that of the catalog: the providerSpec of the first tenant must not determine
+    /// how all tenants import the image, for example by the fields `source` and `pullMethod`.
     pub(super) fn golden_image(
         &self,
         machine: &MachineRenderer<'_>,
@@ -54,14 +56,19 @@ impl<'a> DiskImage<'a> {
         }
         let shared = machine.context.config.images.as_ref()?.namespace.as_ref();
         let shared = shared.filter(|_| self.is_shareable && machine.tenant.is_some());
+        let source = match (shared, self.entry) {
+            (Some(_), Some(entry)) => catalog_source(entry),
+            _ => self.source.clone(),
+        };
+        let schedule = self.entry.and_then(|entry| schedule(&source, entry));
         Some(GoldenImage {
             namespace: shared.unwrap_or(&machine.namespace).clone(),
-            source: self.source.clone(),
+            source,
             storage_class: disk.storage_class.clone().into_plain_string(),
             volume_mode: disk.volume_mode,
             is_preallocated: disk.is_preallocated,
             size: self.entry.and_then(|entry| entry.size),
-            schedule: self.entry.and_then(|entry| schedule(&self.source, entry)),
+            schedule,
         })
     }
 }
