@@ -111,6 +111,13 @@ fn disks_are_clones_of_a_golden_image() {
             },
         })]
     );
+    // The labels show that the image is in use, also before KubeVirt creates the DataVolume.
+    let template = &rendered.machine["spec"]["dataVolumeTemplates"][0];
+    assert_eq!(template["metadata"]["labels"], json!({"berth.dev/cloned-from": golden.name()}));
+    let label = format!("cloned-from.berth.dev/{}", golden.name());
+    assert_eq!(rendered.machine["metadata"]["labels"][label.as_str()], "true");
+    let template = &rendered.machine["spec"]["template"]["metadata"];
+    assert_eq!(template["labels"].get(label.as_str()), None);
     let again = render_with_images(
         &deployment_of_tenant(&[("size", json!("20Gi"))]),
         &images,

@@ -19,8 +19,6 @@ pub const TENANTS_FIELD_MANAGER: &str = "berth-controller-tenants";
 pub const TENANT_ACCESS_FIELD_MANAGER: &str = "berth-controller-access";
 /// Field manager of the condition of a TenantCluster about the StorageClasses in the tenant's cluster.
 pub const TENANT_STORAGE_FIELD_MANAGER: &str = "berth-controller-storage";
-/// Field manager of the fields and the condition of the InfraConfig's status about golden images.
-pub const IMAGES_FIELD_MANAGER: &str = "berth-controller-images";
 /// Field manager of the condition of an InfraNode about the VMs that must leave the host.
 pub const DRAIN_FIELD_MANAGER: &str = "berth-controller-drain";
 /// Field manager of the conditions about lost hosts, on InfraNodes and TenantClusters.
@@ -152,6 +150,14 @@ pub const CONTROLLER_TENANT_CLUSTER_ROLE: &str = "berth-controller-tenant";
 pub const GOLDEN_IMAGE_LABEL: &str = "berth.dev/golden-image";
 /// Annotation of an object with [`GOLDEN_IMAGE_LABEL`]: the image, without credentials in its URL.
 pub const IMAGE_SOURCE_ANNOTATION: &str = "berth.dev/image-source";
+/// Label of the DataVolume of a disk, and of its PersistentVolumeClaim, to which CDI copies the labels of a DataVolume: the
+/// name of the golden image of which the disk is a clone.
+pub const CLONED_FROM_LABEL: &str = "berth.dev/cloned-from";
+/// Prefix of the labels of a VirtualMachine for the golden images of which its disks are clones. The name of the golden
+/// image follows; the value is `true`. A VirtualMachine has the label before KubeVirt creates the DataVolumes of its disks.
+pub const CLONED_FROM_LABEL_PREFIX: &str = "cloned-from.berth.dev/";
+/// Label of the RoleBindings of tenants to [`IMAGE_CLONE_CLUSTER_ROLE`]. Its value is `true`.
+pub const IMAGE_GRANT_LABEL: &str = "berth.dev/image-grant";
 /// ClusterRole that permits to clone volumes. A RoleBinding for each tenant is in the namespace of golden images
 /// (`images.namespace` of the InfraConfig).
 pub const IMAGE_CLONE_CLUSTER_ROLE: &str = "berth-image-clone";

@@ -5,7 +5,9 @@
 //! without a ServiceAccount, such as a machine, this is the ServiceAccount `default` of the VM's namespace.
 
 use berth_api::TenantCluster;
-use berth_api::names::{IMAGE_CLONE_CLUSTER_ROLE, MANAGED_BY_LABEL, TENANT_LABEL};
+use berth_api::names::{
+    IMAGE_CLONE_CLUSTER_ROLE, IMAGE_GRANT_LABEL, MANAGED_BY_LABEL, TENANT_LABEL,
+};
 use serde_json::{Value, json};
 
 const RBAC_GROUP: &str = "rbac.authorization.k8s.io";
@@ -37,7 +39,9 @@ pub fn clone_role_binding(image_namespace: &str, tenant: &str) -> Value {
         "metadata": {
             "namespace": image_namespace,
             "name": format!("{IMAGE_CLONE_CLUSTER_ROLE}-{tenant}"),
-            "labels": {MANAGED_BY_LABEL.0: MANAGED_BY_LABEL.1, TENANT_LABEL: tenant},
+            "labels": {
+                MANAGED_BY_LABEL.0: MANAGED_BY_LABEL.1, TENANT_LABEL: tenant, IMAGE_GRANT_LABEL: "true",
+            },
         },
         "roleRef": {"apiGroup": RBAC_GROUP, "kind": "ClusterRole", "name": IMAGE_CLONE_CLUSTER_ROLE},
         "subjects": [{

@@ -1,5 +1,6 @@
 //! DataVolumes of a machine.
 
+use berth_api::names::CLONED_FROM_LABEL;
 use serde_json::{Map, Value, json};
 
 use super::disk_checks::check_disk;
@@ -63,6 +64,10 @@ fn render_disk(
     }
     let field = if disk.is_pvc { "pvc" } else { "storage" };
     let mut spec = json!({field: claim});
+    let mut metadata = json!({"name": disk.name});
+    if let Some(golden) = golden {
+        metadata["labels"] = json!({CLONED_FROM_LABEL: golden.name()});
+    }
     match golden {
         Some(golden) => spec["sourceRef"] = golden.source_ref(),
         None if disk.is_blank => spec["source"] = json!({"blank": {}}),
@@ -71,5 +76,5 @@ fn render_disk(
     if disk.is_preallocated {
         spec["preallocation"] = true.into();
     }
-    json!({"metadata": {"name": disk.name}, "spec": spec})
+    json!({"metadata": metadata, "spec": spec})
 }

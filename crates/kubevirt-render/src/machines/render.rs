@@ -168,6 +168,10 @@ impl MachineRenderer<'_> {
                 "template": {"metadata": {"labels": labels, "annotations": annotations}, "spec": spec},
             },
         });
+        for golden in &volumes.golden_images {
+            let label = format!("{}{}", names::CLONED_FROM_LABEL_PREFIX, golden.image.name());
+            machine["metadata"]["labels"][label.as_str()] = "true".into();
+        }
         let ProviderConfig { instancetype, preference, .. } = self.provider;
         for (field, value) in [("instancetype", instancetype), ("preference", preference)] {
             if let Some(value) = value {
