@@ -91,6 +91,18 @@ impl ImageSource {
         }
     }
 
+    /// Replaces the image in a message of CDI by the image without credentials, and removes the credentials where they
+    /// occur alone.
+    #[must_use]
+    pub fn redact(&self, message: &str) -> String {
+        let image = self.catalog_name();
+        let mut redacted = message.replace(&image, &self.to_string());
+        for secret in credentials(&image) {
+            redacted = redacted.replace(secret, "...");
+        }
+        redacted
+    }
+
     /// Returns the parts of the source that determine the content of the image. Credentials may change while the image
     /// stays the same.
     pub(super) fn identity(&self) -> Value {
@@ -117,6 +129,17 @@ impl fmt::Debug for HttpSource {
             .field("checksum", &self.checksum)
             .finish_non_exhaustive()
     }
+}
+
+/// Returns the parts of a URL that may be credentials: user and password, and the query. Short parts are left out, because
+/// they may be parts of other words.
+fn credentials(image: &str) -> impl Iterator<Item = &str> {
+    let address = image.split(['?', '#']).next().unwrap_or_default();
+    let query = image.split_once('?').map(|(_, query)| query);
+    let authority = address.split_once("://").map(|(_, rest)| rest);
+    let authority = authority.map(|rest| rest.split('/').next().unwrap_or_default());
+    let user = authority.and_then(|authority| authority.rsplit_once('@')).map(|(user, _)| user);
+    [user, query].into_iter().flatten().filter(|secret| secret.len() > 3)
 }
 
 fn without_credentials(image: &str) -> String {
@@ -164,6 +187,25 @@ mod tests {
         let volume = ImageSource::Volume { namespace: "a".to_owned(), name: "b".to_owned() };
         assert_eq!(volume.to_data_volume_source(), json!({"pvc": {"namespace": "a", "name": "b"}}));
         assert_eq!(volume.to_string(), "a/b");
+    }
+
+    #[test]
+    fn messages_of_cdi_have_no_credentials() {
+        let source = |image: &str| {
+            ImageSource::Http(HttpSource { url: image.to_owned(), ..HttpSource::default() })
+        };
+        let image = "https://user:pw@images/a.img?token=t0k3n";
+        let message = format!("Get \"{image}\": EOF; redirected to https://other/b?token=t0k3n");
+        assert_eq!(
+            source(image).redact(&message),
+            "Get \"https://images/a.img?...\": EOF; redirected to https://other/b?..."
+        );
+        // Go replaces passwords in the URLs of its errors.
+        let message = "Get \"https://user:***@images/a.img?token=t0k3n\": EOF";
+        assert!(!source(image).redact(message).contains("t0k3n"));
+        let plain = "Unable to connect to http data source http://images/a.img";
+        assert_eq!(source("http://images/a.img").redact(plain), plain);
+        assert_eq!(source("https://images").redact(plain), plain);
     }
 
     #[test]
