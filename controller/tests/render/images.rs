@@ -91,7 +91,7 @@ fn each_machine_imports_its_image_without_golden_images() {
 fn disks_are_clones_of_a_golden_image() {
     let images = json!({"golden": true});
     let rendered = render_with_images(&deployment_of_tenant(&[]), &images, &[block_profile()]);
-    let [GoldenImageUse { image: golden, smallest_disk }] = rendered.golden_images.as_slice()
+    let [GoldenImageUse { image: golden, smallest_disk, .. }] = rendered.golden_images.as_slice()
     else {
         panic!("{rendered:?}")
     };

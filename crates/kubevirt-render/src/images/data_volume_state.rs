@@ -10,6 +10,8 @@ use super::source::ImageSource;
 pub struct DataVolumeState {
     /// Phase of the import.
     pub phase: GoldenImagePhase,
+    /// True if the import has failed and CDI does not try again.
+    pub has_ended: bool,
     /// Requested size, before CDI adds the overhead of a file system.
     pub size: Option<Quantity>,
     /// Checksum that CDI verifies.
@@ -35,6 +37,7 @@ impl DataVolumeState {
         let is_ready = phase == GoldenImagePhase::Ready;
         Self {
             phase,
+            has_ended: text("/status/phase").as_deref() == Some("Failed"),
             size: size.and_then(|size| serde_json::from_value(size).ok()),
             checksum: text("/spec/source/http/checksum"),
             progress: text("/status/progress"),
@@ -134,6 +137,8 @@ mod tests {
             assert_eq!(state(phase, restarts, running, "").phase, expected, "{phase}");
         }
         assert_eq!(DataVolumeState::from_object(&json!({})), DataVolumeState::default());
+        assert!(state("Failed", 0, "False", "").has_ended);
+        assert!(!state("ImportInProgress", 2, "False", "").has_ended, "CDI tries again");
     }
 
     #[test]

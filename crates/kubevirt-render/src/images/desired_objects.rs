@@ -16,14 +16,19 @@ pub struct GoldenImageUse {
     pub image: GoldenImage,
     /// Size of the smallest disk that is a clone of the image.
     pub smallest_disk: Quantity,
+    /// Size of the largest disk that is a clone of the image.
+    pub largest_disk: Quantity,
 }
 
 impl GoldenImageUse {
     /// Adds a disk to a list of golden images, each of which is in the list once.
     pub fn add(uses: &mut Vec<Self>, image: GoldenImage, disk_size: Quantity) {
         match uses.iter_mut().find(|one| one.image == image) {
-            Some(known) => known.smallest_disk = known.smallest_disk.min(disk_size),
-            None => uses.push(Self { image, smallest_disk: disk_size }),
+            Some(known) => {
+                known.smallest_disk = known.smallest_disk.min(disk_size);
+                known.largest_disk = known.largest_disk.max(disk_size);
+            }
+            None => uses.push(Self { image, smallest_disk: disk_size, largest_disk: disk_size }),
         }
     }
 }
@@ -37,7 +42,7 @@ pub fn desired_objects<'u>(
 ) -> Vec<Value> {
     let mut by_name: BTreeMap<(&str, String), (&GoldenImage, Quantity)> = BTreeMap::new();
     let mut grants: BTreeSet<(&str, &str)> = BTreeSet::new();
-    for (machine_namespace, GoldenImageUse { image, smallest_disk }) in uses {
+    for (machine_namespace, GoldenImageUse { image, smallest_disk, .. }) in uses {
         let known = by_name
             .entry((image.namespace.as_str(), image.name()))
             .or_insert_with(|| (image, *smallest_disk));
@@ -76,7 +81,8 @@ mod tests {
             size: None,
             schedule: None,
         };
-        GoldenImageUse { image, smallest_disk: disk.parse().unwrap() }
+        let size = disk.parse().unwrap();
+        GoldenImageUse { image, smallest_disk: size, largest_disk: size }
     }
 
     #[test]
@@ -109,6 +115,6 @@ mod tests {
         for one in [&large, &small, &large] {
             GoldenImageUse::add(&mut uses, one.image.clone(), one.smallest_disk);
         }
-        assert_eq!(uses, [small]);
+        assert_eq!(uses, [GoldenImageUse { largest_disk: large.largest_disk, ..small }]);
     }
 }

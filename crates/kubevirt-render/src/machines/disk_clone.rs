@@ -2,7 +2,10 @@
 
 use std::fmt;
 
+use berth_api::Quantity;
+
 use super::machine_disk::MachineDisk;
+use super::render_context::RenderContext;
 use super::renderer::MachineRenderer;
 use crate::images::{ClonePlan, CloneRequest, CloneVolume, GoldenImage};
 
@@ -27,33 +30,44 @@ impl fmt::Display for DiskClone {
 }
 
 /// Returns how CDI clones a disk from a golden image; `None` if the storage class is unknown, or if the image has a
-/// schedule: CDI keeps such images as volumes or as snapshots. No pod uses a golden image after its import.
+/// schedule.
 pub(super) fn plan_clone(
     machine: &MachineRenderer<'_>,
     disk: &MachineDisk<'_>,
     golden: &GoldenImage,
 ) -> Option<DiskClone> {
-    let context = machine.context;
+    let plan = plan_image_clone(machine.context, golden, disk.size.parse_quantity().ok())?;
+    let (image_namespace, image_name) = (golden.namespace.clone(), golden.name());
+    Some(DiskClone { disk: disk.name.clone(), image_namespace, image_name, plan })
+}
+
+/// Returns how CDI clones a disk of this size from a golden image; `None` if the storage class is unknown, or if the image
+/// has a schedule: CDI keeps such images as volumes or as snapshots. The disk has the volume mode of the golden image. No
+/// pod uses a golden image after its import.
+#[must_use]
+pub fn plan_image_clone(
+    context: &RenderContext,
+    golden: &GoldenImage,
+    disk_size: Option<Quantity>,
+) -> Option<ClonePlan> {
     let class = context.storage_classes.get(&golden.storage_class)?;
     if class.provisioner.is_empty() || golden.schedule.is_some() {
         return None;
     }
-    let (image_namespace, image_name) = (golden.namespace.clone(), golden.name());
-    let key = (image_namespace.clone(), image_name.clone());
+    let key = (golden.namespace.clone(), golden.name());
     let existing = context.data_volumes.get(&key).and_then(|volume| volume.size);
     let volume = |size| CloneVolume {
         provisioner: &class.provisioner,
         profile: context.storage_profiles.get(&golden.storage_class),
-        volume_mode: disk.volume_mode,
+        volume_mode: golden.volume_mode,
         size,
     };
-    let plan = ClonePlan::new(&CloneRequest {
+    Some(ClonePlan::new(&CloneRequest {
         source: volume(existing.or(golden.size)),
-        target: volume(disk.size.parse_quantity().ok()),
+        target: volume(disk_size),
         allows_expansion: class.allows_expansion,
         snapshot_classes: context.snapshot_classes.as_deref(),
         strategy_override: context.clone_strategy_override,
         is_source_in_use: false,
-    });
-    Some(DiskClone { disk: disk.name.clone(), image_namespace, image_name, plan })
+    }))
 }

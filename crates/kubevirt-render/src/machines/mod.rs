@@ -42,7 +42,7 @@ pub use deployment::{
     DeploymentSpec, MACHINE_DEPLOYMENT_GROUP, MACHINE_DEPLOYMENT_KIND, MachineDeployment,
     MachineSpec, MachineTemplate, Metadata, ProviderSpec, RollingUpdate, UpdateStrategy,
 };
-pub use disk_clone::DiskClone;
+pub use disk_clone::{DiskClone, plan_image_clone};
 pub use interface_config::InterfaceConfig;
 pub use machine_namespace::{MachineNamespace, determine_machine_namespace, referenced_tenants};
 pub use network::{TENANT_INTERFACE, unmet_prerequisite};
