@@ -37,6 +37,7 @@ pub mod node_local_dns;
 pub mod node_ports;
 pub mod objects;
 pub mod pod_mtu;
+pub mod policies_ready;
 pub mod pool_acceptance;
 pub mod pool_precedence;
 pub mod pool_use;

@@ -21,7 +21,6 @@ mod machine;
 mod machine_controller;
 mod node_port_refusals;
 mod node_ports;
-mod policies;
 mod prefixes;
 mod read;
 mod readiness;

@@ -13,7 +13,6 @@ use super::apply::ApplyResult;
 use super::context::MachineContext;
 use super::delays::RETRY_DELAY;
 use super::errors::{RequestError, none_if_not_found, with_request};
-use super::policies;
 use super::readiness;
 use super::update_status::StatusReport;
 use super::validated::ValidatedDeployment;
@@ -21,6 +20,7 @@ use crate::api_resource::deployment_resource;
 use crate::run::api_requests::patch_params;
 use crate::run::packed_content::unpack_content;
 use crate::run::removal::DrainingTenant;
+use crate::tenants::policies_ready::policies_not_ready_reason;
 use berth_api::Problem;
 use berth_kubevirt_render::machines::reconcile_steps::{
     DeploymentOwner, ExistingVm, compute_steps,
@@ -177,7 +177,7 @@ impl MachineContext {
     /// are in force, or if the namespace belongs to no tenant.
     fn missing_policies_reason(&self, namespace: &str) -> Option<String> {
         let tenant = self.tenants.get(namespace.strip_prefix(TENANT_PREFIX)?)?;
-        policies::policies_not_ready_reason(&tenant)
+        policies_not_ready_reason(&tenant)
     }
 
     fn read_vms(&self, deployment: &MachineDeployment, namespace: &str) -> Vec<ExistingVm> {

@@ -13,10 +13,10 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
 use super::deleted_machines::DeletedMachines;
 use super::index::{Index, ObjectKey, Ownership, deployment_name, object_key};
-use super::policies;
 use super::prefixes::{PrefixFacts, prefix_facts};
 use crate::api_resource::deployment_resource;
 use crate::machine_owner::is_owned_by;
+use crate::tenants::policies_ready::policies_not_ready_reason;
 use berth_runtime::watch::{Change, Informer, OptionalInformer};
 
 /// Queue of MachineDeployments that must be reconciled.
@@ -218,7 +218,7 @@ impl MachineTriggers {
         let attachment = status.and_then(|status| {
             status.network_attachment_definition.clone().or_else(|| status.namespace.clone())
         });
-        let is_isolated = policies::policies_not_ready_reason(tenant).is_none();
+        let is_isolated = policies_not_ready_reason(tenant).is_none();
         let facts = TenantFacts {
             uid: tenant.uid(),
             generation: tenant.metadata.generation,

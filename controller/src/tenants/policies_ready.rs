@@ -1,16 +1,17 @@
-//! Delays the creation of machines until the NetworkPolicies of their tenant are in force.
+//! Delays the creation of machines and the import of images until the NetworkPolicies of their tenant are in force.
 
 use berth_api::{ConditionReason, TenantCluster};
 use kube::ResourceExt as _;
 
-use crate::tenants::status::POLICIES_READY;
+use super::status::POLICIES_READY;
 
 /// Returns the reason why the NetworkPolicies of a tenant are not in force; `None` if the policies are in force.
 ///
 /// A pod that starts before the policies can reach the whole pod network, and an importer that starts before the
 /// policies may be refused. An invalid kubeconfig does not delay machines, because the tenant's API server may run
 /// in these machines.
-pub(super) fn policies_not_ready_reason(tenant: &TenantCluster) -> Option<String> {
+#[must_use]
+pub fn policies_not_ready_reason(tenant: &TenantCluster) -> Option<String> {
     let name = tenant.name_any();
     let mut conditions = tenant.status.iter().flat_map(|status| &status.conditions);
     match conditions.find(|one| one.type_ == POLICIES_READY) {
