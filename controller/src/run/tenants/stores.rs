@@ -205,7 +205,13 @@ impl Stores {
                     });
                 },
             ),
-            self.handle_changes(configs.subscribe(), |stores, _: Change<InfraConfig>| {
+            self.handle_changes(configs.subscribe(), |stores, change: Change<InfraConfig>| {
+                // The status does not affect tenants, and changes while golden images are imported.
+                if let Change::Object(Some(before), Some(after)) = &change
+                    && before.spec == after.spec
+                {
+                    return;
+                }
                 stores.triggers.claims_changed.notify_one();
                 stores.triggers.trigger_all();
             }),
