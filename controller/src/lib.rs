@@ -10,6 +10,7 @@ pub mod cli;
 pub mod evacuation;
 pub mod fleet;
 pub mod host_loss;
+mod images;
 mod list;
 mod machine_owner;
 mod managed_by;
