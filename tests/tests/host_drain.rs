@@ -161,6 +161,7 @@ impl Cluster {
                 removal_lock,
                 removals,
                 connections,
+                images: Arc::default(),
                 watch_health: Arc::default(),
             };
             machines::run(client, events, Arc::default(), machine_informers, RESYNC).await;

@@ -80,6 +80,7 @@ fn start_controller(plane: &ControlPlane) -> Reconcilers {
             removal_lock: RemovalLock::default(),
             removals: Arc::new(RemovalTable::new(Arc::default())),
             connections,
+            images: Arc::default(),
             watch_health: Arc::default(),
         };
         machines::run(client, events, Arc::default(), shared_informers, RESYNC).await;

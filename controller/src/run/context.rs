@@ -19,6 +19,7 @@ use super::address_store::AddressStore;
 use super::apply::Writer;
 use super::events::EventEmitter;
 use super::host_leases::informers::{LeaseInformers, start_host_leases};
+use super::image_table::ImageTable;
 use super::metrics::Metrics;
 use super::profile_store::ProfileStore;
 use super::settings::Settings;
@@ -47,6 +48,8 @@ pub struct Context {
     /// All AddressClaims.
     pub addresses: AddressStore,
     pub host_leases: Informer<HostLeases>,
+    /// Golden images that machines need, and their states.
+    pub(super) images: Arc<ImageTable>,
     /// Period after which an unchanged object is reconciled again.
     pub resync: Duration,
     pub(super) watch_health: Arc<WatchHealth>,
@@ -101,6 +104,7 @@ impl Context {
             }),
             addresses: AddressStore::start(client, tasks, watch_health),
             host_leases: start_host_leases(client, tasks, watch_health),
+            images: Arc::default(),
             resync: settings.resync,
             watch_health: Arc::clone(watch_health),
             metrics: Arc::clone(metrics),

@@ -3,6 +3,7 @@
 use std::fmt::Error;
 use std::time::Duration;
 
+use berth_api::GoldenImagePhase;
 use berth_runtime::reconcile::ReconcileRecorder;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
@@ -72,6 +73,9 @@ pub struct Metrics {
     machines_replaced: Counter,
     machine_removals: Family<RemovalLabels, Counter>,
     machines_in_removal: Family<StateLabels, Gauge>,
+    golden_images: Family<StateLabels, Gauge>,
+    image_imports: Counter,
+    image_deletions: Counter,
     /// Metrics of the scheduler extender.
     pub(super) assignment: AssignmentMetrics,
 }
@@ -157,6 +161,23 @@ impl Default for Metrics {
             "Machines with a removal mark, by state",
             Clone::clone(&machines_in_removal),
         );
+        let golden_images = Family::default();
+        let (image_imports, image_deletions) = (Counter::default(), Counter::default());
+        r.register(
+            "berth_controller_golden_images",
+            "Golden images that machines or the InfraConfig need, by state",
+            Clone::clone(&golden_images),
+        );
+        r.register(
+            "berth_controller_image_imports",
+            "Imports of golden images that were created",
+            Clone::clone(&image_imports),
+        );
+        r.register(
+            "berth_controller_image_deletions",
+            "Golden images and failed imports that were deleted",
+            Clone::clone(&image_deletions),
+        );
         let assignment = AssignmentMetrics::register(r);
         Self {
             registry,
@@ -176,6 +197,9 @@ impl Default for Metrics {
             machines_replaced,
             machine_removals,
             machines_in_removal,
+            golden_images,
+            image_imports,
+            image_deletions,
         }
     }
 }
@@ -249,6 +273,29 @@ impl Metrics {
         }
     }
 
+    /// Sets the numbers of golden images, by phase.
+    pub(super) fn set_golden_images(&self, phases: impl Iterator<Item = GoldenImagePhase>) {
+        use GoldenImagePhase::{Failed, Importing, Pending, Ready};
+        let phases: Vec<GoldenImagePhase> = phases.collect();
+        for (phase, state) in
+            [(Pending, "pending"), (Importing, "importing"), (Ready, "ready"), (Failed, "failed")]
+        {
+            let count = phases.iter().filter(|one| **one == phase).count();
+            let count = i64::try_from(count).unwrap_or(i64::MAX);
+            self.golden_images.get_or_create(&StateLabels { state }).set(count);
+        }
+    }
+
+    /// Counts an import of a golden image.
+    pub(super) fn count_image_import(&self) {
+        self.image_imports.inc();
+    }
+
+    /// Counts the deletion of a golden image or of a failed import.
+    pub(super) fn count_image_deletion(&self) {
+        self.image_deletions.inc();
+    }
+
     /// Sets the metric of leadership to 1 if this process is the leader, and to 0 otherwise.
     pub(super) fn set_leader(&self, is_leader: bool) {
         self.leader.set(is_leader.into());
@@ -258,6 +305,7 @@ impl Metrics {
             self.set_evacuating_machines(0);
             self.set_lost_hosts(0, 0);
             self.machines_in_removal.clear();
+            self.golden_images.clear();
         }
     }
 

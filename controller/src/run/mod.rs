@@ -22,6 +22,8 @@ pub mod host_leases;
 mod host_loss;
 mod hosts;
 mod http_pages;
+mod image_table;
+mod images;
 pub mod machine_instances;
 pub mod machines;
 mod malformed;
@@ -61,6 +63,7 @@ use tokio::task::JoinSet;
 use crate::evacuation::targets::TargetFinder;
 pub use context::Context;
 use http_pages::Pages;
+pub use image_table::ImageTable;
 use machine_instances::MachineInstances;
 pub use metrics::Metrics;
 use object_handlers::ObjectHandlers;
@@ -189,6 +192,8 @@ fn start_reconcilers(
     targets: Option<Arc<dyn TargetFinder>>,
 ) -> JoinSet<()> {
     let mut all = JoinSet::new();
+    // The table has states from an earlier term as the leader.
+    context.images.reset();
     all.spawn(hosts::run(Arc::clone(context)));
     all.spawn(config::run(Arc::clone(context)));
     all.spawn(malformed::run(Arc::clone(context)));
@@ -203,6 +208,7 @@ fn start_reconcilers(
     all.spawn(tenant_access::run(Arc::clone(context), connections.clone(), kubeconfigs));
     all.spawn(tenant_nodes::run(Arc::clone(context), instances.clone(), connections.clone()));
     all.spawn(tenant_storage::run(Arc::clone(context), connections.clone()));
+    all.spawn(images::run(Arc::clone(context)));
     all.spawn(evacuation::run(
         client.clone(),
         Arc::clone(&events),
@@ -239,6 +245,7 @@ fn start_reconcilers(
         removal_lock,
         removals,
         connections,
+        images: Arc::clone(&context.images),
         watch_health: Arc::clone(&context.watch_health),
     };
     let (machine_events, machine_metrics) = (Arc::clone(&events), Arc::clone(&metrics));

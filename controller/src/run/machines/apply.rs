@@ -148,12 +148,32 @@ impl ValidatedDeployment<'_> {
             }
             Err(_) => None,
         };
+        let lacks_images = self.lacks_image_record();
+        // While machines wait for a golden image, nothing is read.
+        if needs_new_machines
+            && !is_new
+            && !lacks_images
+            && let Some(fault) = self.image_fault()
+        {
+            applied.unmet_prerequisite = Some(fault);
+            self.delete_surplus_only(steps);
+            return Ok(applied);
+        }
         let mut template = None;
-        if is_new || needs_new_machines {
+        if is_new || needs_new_machines || lacks_images {
             template = applied.record_template(self.read_template().await?);
             if template.is_none() {
                 self.delete_surplus_only(steps);
             }
+        }
+        // The images are recorded now, so they are not deleted while machines are created.
+        if needs_new_machines
+            && template.is_some()
+            && let Some(fault) = self.image_fault()
+        {
+            applied.unmet_prerequisite = Some(fault);
+            self.delete_surplus_only(steps);
+            return Ok(applied);
         }
         let Some(template) = template.filter(|_| steps.create_count > 0) else {
             return Ok(applied);

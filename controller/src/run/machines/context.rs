@@ -14,6 +14,7 @@ use super::node_port_refusals::NodePortRefusals;
 use super::triggers::MachineTriggers;
 use crate::run::address_store::AddressStore;
 use crate::run::events::EventEmitter;
+use crate::run::image_table::ImageTable;
 use crate::run::removal::RemovalTable;
 use crate::run::removal_lock::RemovalLock;
 use crate::run::tenant_access::Connections;
@@ -31,6 +32,8 @@ pub(super) struct MachineContext {
     pub(super) configs: Informer<InfraConfig>,
     pub(super) addresses: AddressStore,
     pub(super) connections: Connections,
+    /// Golden images that machines need.
+    pub(super) images: Arc<ImageTable>,
     /// Reports of the removals of machines.
     pub(super) removals: Arc<RemovalTable>,
     /// Lock that this reconciler shares with the reconciler of evacuations.
@@ -81,6 +84,7 @@ impl MachineContext {
             configs: shared.configs,
             addresses: shared.addresses,
             connections: shared.connections,
+            images: shared.images,
             removals: shared.removals,
             removal_lock: shared.removal_lock,
             machine_controller_machines: own.machine_controller_machines,

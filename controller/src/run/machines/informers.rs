@@ -17,6 +17,7 @@ use super::resources::{
 use super::triggers::MachineTriggers;
 use crate::api_resource::{api_resource, deployment_resource, machine_resource};
 use crate::run::address_store::AddressStore;
+use crate::run::image_table::ImageTable;
 use crate::run::machine_instances::MachineInstances;
 use crate::run::object_handlers::ObjectHandlers;
 use crate::run::removal::{RemovalTable, RemovalTriggers};
@@ -45,6 +46,8 @@ pub struct MachineInformers {
     pub removals: Arc<RemovalTable>,
     /// Connections to the API servers of tenants.
     pub connections: Connections,
+    /// Golden images that machines need, and their states.
+    pub images: Arc<ImageTable>,
     /// Health of the watches, with the objects that cannot be parsed.
     pub watch_health: Arc<WatchHealth>,
 }
@@ -59,6 +62,8 @@ impl MachineInformers {
     ) {
         let changed = Arc::clone(triggers);
         self.instances.subscribe(move |object, is_gone| changed.handle_instance(object, is_gone));
+        let changed = Arc::clone(triggers);
+        self.images.subscribe(move |deployment| changed.handle_images(deployment));
         let changed = Arc::clone(triggers);
         self.removals.subscribe(move |namespace, name| changed.handle_removal(namespace, name));
         let (node_triggers, removal_triggers) =
@@ -94,7 +99,9 @@ impl OwnInformers {
         };
         let (handle, others) =
             (handler(MachineTriggers::handle_deployment), shared.deployment_handlers.clone());
+        let images = Arc::clone(&shared.images);
         let handle_deployment = move |object: &DynamicObject, is_gone: bool| {
+            images.handle_deployment(&object_key(object), is_gone);
             handle(object, is_gone);
             others.call(object, is_gone);
         };

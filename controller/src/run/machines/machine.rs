@@ -37,15 +37,26 @@ pub(super) enum MachineCreation {
 }
 
 impl ValidatedDeployment<'_> {
-    /// Reads the input of machines, and renders one machine to validate the template. Returns the problems if the
-    /// template is invalid.
+    /// Reads the input of machines, and renders one machine to validate the template and to record the golden images that
+    /// the machines need. Returns the problems if the template is invalid; then no images are needed.
     pub(super) async fn read_template(
+        &self,
+    ) -> Result<Result<MachineTemplate, Vec<Problem>>, RequestError> {
+        let input_version = self.context.images.input_version();
+        let template = self.read_new_template().await?;
+        let images = template.as_ref().map(|template| template.golden_images.as_slice());
+        self.record_images(input_version, images.unwrap_or_default());
+        Ok(template)
+    }
+
+    async fn read_new_template(
         &self,
     ) -> Result<Result<MachineTemplate, Vec<Problem>>, RequestError> {
         let mut render_context = self.render_context.clone();
         self.context
             .read_references(&self.deployment, &self.namespace, &mut render_context)
             .await?;
+        self.add_data_volumes(&mut render_context);
         let (tenant, config) = (self.tenant(), &self.render_context.config);
         let data =
             self.context.read_user_data(&self.deployment, tenant, &self.namespace, config).await?;
@@ -73,7 +84,8 @@ impl ValidatedDeployment<'_> {
                 notes.extend(self.configure_guest(&rendered, &data).notes.iter().map(|note| {
                     Problem::new(self.deployment.qualified_name(), "", "", note.to_string())
                 }));
-                Ok(Ok(MachineTemplate { render_context, data, notes }))
+                let golden_images = rendered.golden_images;
+                Ok(Ok(MachineTemplate { render_context, data, golden_images, notes }))
             }
             Err(error) => Ok(Err(fatal_problem(format!("its user data {error}")))),
         }

@@ -15,6 +15,7 @@ mod deleted_machines;
 mod deletion;
 mod errors;
 mod guest;
+mod images;
 mod index;
 mod informers;
 mod machine;
@@ -52,6 +53,7 @@ use super::removal::{self as removals, RemovalContext, RemovalTriggers};
 use crate::api_resource::deployment_resource;
 use context::MachineContext;
 use errors::RequestError;
+use index::object_key;
 pub use informers::MachineInformers;
 use informers::OwnInformers;
 use triggers::MachineTriggers;
@@ -115,7 +117,9 @@ async fn reconcile_all(
     let store = context.wait_until_ready().await;
     for object in store.state() {
         context.triggers.handle_deployment(&object, false);
+        context.images.handle_deployment(&object_key(&object), false);
     }
+    context.images.set_listed();
     let requests = poll_fn(|cx| requests.poll_recv(cx));
     let reconcile = |object| reconcile(object, Arc::clone(&context), resync);
     let reconciler =

@@ -45,12 +45,16 @@ pub(super) async fn reconcile(
     if provider.is_some_and(|provider| provider != "kubevirt")
         || context.is_managed_by_machine_controller(object).await
     {
+        context.record_no_images(object);
         return Ok(None);
     }
     // 3. Validate (needs no client).
     let deployment = match MachineDeployment::read("the cluster", value) {
         Ok(deployment) => deployment,
-        Err(problem) => return context.report_invalid(object, problem, None).await,
+        Err(problem) => {
+            context.record_no_images(object);
+            return context.report_invalid(object, problem, None).await;
+        }
     };
     let render_context = context.render_context(&deployment);
     let MachineNamespace { tenant, namespace } =

@@ -93,6 +93,11 @@ impl MachineTriggers {
         self.trigger(key);
     }
 
+    /// Handles a change of the golden images of a MachineDeployment.
+    pub(super) fn handle_images(&self, deployment: &ObjectKey) {
+        self.trigger(deployment.clone());
+    }
+
     /// Handles a change of a VirtualMachine.
     pub(super) fn handle_machine(&self, machine: &DynamicObject, is_gone: bool) {
         let Some(deployment) = deployment_name(machine) else { return };
