@@ -7,7 +7,7 @@ use super::drain_facts::DrainFacts;
 use super::machine::FleetMachine;
 use super::machine_claims::machine_claims;
 use super::object::fatal_problem;
-use super::planned::MachineCounts;
+use super::planned::{MachineCounts, PlannedClone};
 use berth_api::Problem;
 use berth_kubevirt_render::launcher::Machine;
 use berth_kubevirt_render::machines::{RenderOptions, render_machine};
@@ -84,6 +84,7 @@ impl Fleet {
                         namespace: first.namespace,
                         desired: wanted,
                         existing,
+                        clones: PlannedClone::from_disks(first.clones),
                     });
                 }
             }

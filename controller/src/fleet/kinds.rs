@@ -9,7 +9,7 @@ use berth_kubevirt_render::machines::{MACHINE_DEPLOYMENT_GROUP, MACHINE_DEPLOYME
 /// Kinds that placement reads, with their groups; the name of the core group is empty. Dumps of clusters also contain
 /// kinds of the same names in the groups of other projects (Longhorn has a Node, Cluster API has a
 /// MachineDeployment).
-const PLACEMENT_KINDS: [(&str, &str); 27] = [
+const PLACEMENT_KINDS: [(&str, &str); 30] = [
     ("InfraNode", BERTH_GROUP),
     ("HostProfile", BERTH_GROUP),
     ("TenantCluster", BERTH_GROUP),
@@ -29,6 +29,9 @@ const PLACEMENT_KINDS: [(&str, &str); 27] = [
     ("CSIDriver", "storage.k8s.io"),
     ("CSIStorageCapacity", "storage.k8s.io"),
     ("StorageProfile", "cdi.kubevirt.io"),
+    ("CDI", "cdi.kubevirt.io"),
+    ("DataVolume", "cdi.kubevirt.io"),
+    ("VolumeSnapshotClass", "snapshot.storage.k8s.io"),
     ("NetworkAttachmentDefinition", "k8s.cni.cncf.io"),
     ("VirtualMachine", "kubevirt.io"),
     ("VirtualMachineInstance", "kubevirt.io"),

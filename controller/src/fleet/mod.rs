@@ -21,7 +21,7 @@ pub use drain_facts::DrainFacts;
 pub use machine::FleetMachine;
 pub use machine_claims::{MachineClaim, pod_claims};
 pub use object::FleetItem;
-pub use planned::{MachineCounts, PlannedTenant};
+pub use planned::{MachineCounts, PlannedClone, PlannedTenant};
 pub use render_input::RenderInput;
 pub use storage::StorageObjects;
 pub use stream::InputObject;

@@ -1,6 +1,7 @@
 //! Planned objects of tenants and MachineDeployments.
 
-use berth_api::VlanId;
+use berth_api::{CloneStrategy, VlanId};
+use berth_kubevirt_render::machines::DiskClone;
 use serde::Serialize;
 
 /// A tenant with its planned network.
@@ -35,4 +36,34 @@ pub struct MachineCounts {
     /// Number of existing machines. The controller would create the missing machines.
     #[serde(rename = "there")]
     pub existing: u32,
+    /// How the disks of new machines are cloned from golden images, one entry for each golden image; without those whose
+    /// storage class is not in the input.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub clones: Vec<PlannedClone>,
+}
+
+/// How disks are cloned from a golden image.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PlannedClone {
+    /// Namespace and name of the golden image.
+    pub image: String,
+    /// Strategy that CDI uses.
+    pub strategy: CloneStrategy,
+    /// The strategy and its reason, for users.
+    pub message: String,
+}
+
+impl PlannedClone {
+    /// Returns the clones of a machine's disks, one for each golden image.
+    pub(super) fn from_disks(disks: Vec<DiskClone>) -> Vec<Self> {
+        let mut clones: Vec<Self> = Vec::new();
+        for DiskClone { image_namespace, image_name, plan, .. } in disks {
+            let image = format!("{image_namespace}/{image_name}");
+            if !clones.iter().any(|one| one.image == image) {
+                clones.push(Self { image, strategy: plan.strategy, message: plan.to_string() });
+            }
+        }
+        clones
+    }
 }

@@ -16,7 +16,7 @@ use super::spread::ControlPlanes;
 use super::unplaced::UnplacedVm;
 use super::usage::{HostUsage, ResourceUsage};
 use crate::evacuation::reason::EvacuationReason;
-use crate::fleet::{MachineCounts, PlannedTenant};
+use crate::fleet::{MachineCounts, PlannedClone, PlannedTenant};
 
 /// Number of columns of a line.
 const LINE_WIDTH: usize = 80;
@@ -204,7 +204,7 @@ fn write_deployments(out: &mut String, plan: &Plan, style: Style) {
     }
     write_heading(out, style, "Machines");
     for created in &plan.machine_deployments {
-        let MachineCounts { machine_deployment, desired: wanted, existing, .. } = created;
+        let MachineCounts { machine_deployment, desired: wanted, existing, clones, .. } = created;
         let text = match wanted.saturating_sub(*existing) {
             0 => format!("{machine_deployment}: {existing} of {wanted} machines exist"),
             missing => {
@@ -215,6 +215,9 @@ fn write_deployments(out: &mut String, plan: &Plan, style: Style) {
             }
         };
         write_paragraph(out, "  ", "", 0, &text);
+        for PlannedClone { image, message, .. } in clones {
+            write_paragraph(out, "    ", "", 0, &format!("disks from {image}: {message}"));
+        }
     }
 }
 

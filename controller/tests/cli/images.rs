@@ -79,3 +79,15 @@ fn the_strategy_of_clones_is_printed_with_the_machine() {
     );
     assert!(shown.contains(&line), "{shown}");
 }
+
+#[test]
+fn a_plan_shows_the_strategy_of_clones() {
+    let output = run_controller(&["plan", "-f", "-"], &manifests());
+    let shown: String = stdout(&output).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(shown.contains(": CSI clone: the StorageProfile selects it"), "{shown}");
+    let output = run_controller(&["plan", "-o", "json", "-f", "-"], &manifests());
+    let plan: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    let clones = &plan["machineDeployments"][0]["clones"];
+    assert_eq!(clones[0]["strategy"], "CsiClone", "{plan:#}");
+    assert!(clones[0]["image"].as_str().unwrap().starts_with("images/image-"));
+}
