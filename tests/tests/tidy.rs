@@ -60,6 +60,7 @@ fn pure_code_reads_no_files_clock_or_environment() {
         "evacuation",
         "fleet",
         "host_loss",
+        "images",
         "plan",
         "profiles",
         "removal",

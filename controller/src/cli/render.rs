@@ -39,7 +39,7 @@ use berth_kubevirt_render::machines::{
   berth-controller render -f machinedeployment.yaml
   berth-controller render -f tenant.yaml -f machinedeployment.yaml --machine web-1 | kubectl apply --dry-run=server -f -
   kubectl get machinedeployment web -o yaml | berth-controller render -f -
-  berth-controller render --golden-images -f DIR | kubectl apply -f -
+  berth-controller render --golden-images -f DIR
   kubectl get tcluster,machinedeployment,svc,vm -A -o yaml | berth-controller render --migrate -f -
   berth-controller render --tenant-rbac | kubectl --kubeconfig tenant.kubeconfig apply -f -
 
