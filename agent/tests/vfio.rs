@@ -198,7 +198,7 @@ fn function_is_released_only_while_its_group_is_unused() {
     assert_eq!(code, 1);
     assert!(changes[0].starts_with(&format!("{released} BLOCKED IOMMU group 40")), "{changes:#?}");
     tree.write_file(&format!("{FREE_FOLDER}/enable"), "0\n");
-    assert_eq!(run_plan(&tree, "").1, [released.clone()]);
+    assert_eq!(run_plan(&tree, "").1, std::slice::from_ref(&released));
     tree.write_file("proc/88/comm", "qemu-system-x86\n")
         .create_link("proc/88/fd/7", "/dev/vfio/40");
     let (_, changes, _) = run_plan(&tree, "");

@@ -166,7 +166,7 @@ impl HostDrains {
         let runs_on = |one: &Value, host: &str| one["status"]["nodeName"] == host;
         let mut used: Vec<&'static str> = HOSTS
             .into_iter()
-            .filter(|host| instances.iter().any(|one| runs_on(one, *host)))
+            .filter(|host| instances.iter().any(|one| runs_on(one, host)))
             .collect();
         let count = 1 + self.random(2);
         let mut chosen = Vec::new();

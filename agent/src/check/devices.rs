@@ -99,7 +99,7 @@ fn check_vfio(input: &Input) -> Outcome {
         })
     };
     let shared: Vec<(&PciDevice, &PciDevice)> =
-        bound.iter().filter_map(|one| Some((*one, host_function(*one)?))).collect();
+        bound.iter().filter_map(|one| Some((*one, host_function(one)?))).collect();
     let mut outcome = if shared.is_empty() {
         Outcome::pass(format!("{} functions", bound.len()))
     } else {

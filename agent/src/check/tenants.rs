@@ -278,13 +278,12 @@ fn check_bpdu_filter(input: &Input) -> Outcome {
     let uplinks = filter::bridge_uplinks(links, &input.facts.ledger);
     let record = input.facts.ledger.filter.as_ref();
     let guard = record.map(|record| record.guard.clone()).unwrap_or_default();
-    let unsupported = guard.unsupported.then(|| {
-        if guard.sources.is_empty() {
-            "DHCP servers and routers among VMs are reported, but not dropped"
-        } else {
-            "foreign addresses of VMs, and DHCP servers and routers among VMs are not dropped"
-        }
-    });
+    let message = if guard.sources.is_empty() {
+        "DHCP servers and routers among VMs are reported, but not dropped"
+    } else {
+        "foreign addresses of VMs, and DHCP servers and routers among VMs are not dropped"
+    };
+    let unsupported = guard.unsupported.then_some(message);
     if *table != filter::table(&filter::new_filter_record(uplinks, guard)) {
         return Outcome::warn(
             "the rules that drop BPDUs and discovery frames of guests were changed",

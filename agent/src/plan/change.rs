@@ -60,7 +60,7 @@ pub enum Action {
     /// Changes files of the kubelet.
     Kubelet(#[serde(serialize_with = "serialize_kubelet_action")] KubeletAction),
     /// Changes links.
-    Links(#[serde(serialize_with = "serialize_links")] LinkAction),
+    Links(#[serde(serialize_with = "serialize_links")] Box<LinkAction>),
 }
 
 /// One setting with its current, new and desired value.
@@ -165,7 +165,7 @@ impl Change {
 
     /// Returns the steps on links, if this is a change of links.
     #[must_use]
-    pub const fn link_action(&self) -> Option<&LinkAction> {
+    pub fn link_action(&self) -> Option<&LinkAction> {
         match &self.action {
             Action::Links(action) => Some(action),
             Action::Set(_) | Action::Kubelet(_) => None,

@@ -268,9 +268,12 @@ impl TableState {
         let key = ImageKey::of_image(&one.image);
         let source = &one.image.source;
         let state = self.images.get(&key).filter(|_| !self.deleting.contains(&key));
-        let Some(state) = state.filter(|state| is_ready(state)) else {
-            return Some(describe(&key, source, state.unwrap_or(&ImageState::default())));
+        let Some(state) = state else {
+            return Some(describe(&key, source, &ImageState::default()));
         };
+        if !is_ready(state) {
+            return Some(describe(&key, source, state));
+        }
         let tenant = cloning_tenant(namespace, &one.image)?;
         let is_granted = self.grants.contains(&(key.namespace.clone(), tenant.to_owned()));
         let message = "the permission to clone it does not exist yet".to_owned();

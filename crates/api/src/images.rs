@@ -132,7 +132,7 @@ impl Images {
     /// Returns true if disks of machines are clones of golden images.
     #[must_use]
     pub fn has_golden_images(&self) -> bool {
-        self.golden.unwrap_or(self.namespace.is_some())
+        self.golden.unwrap_or_else(|| self.namespace.is_some())
     }
 
     /// Returns the properties of an image.

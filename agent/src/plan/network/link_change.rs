@@ -26,6 +26,6 @@ pub(super) fn new_link_change(
         effect: String::new(),
         blocked: None,
         removes: Vec::new(),
-        action: Action::Links(action),
+        action: Action::Links(Box::new(action)),
     }
 }

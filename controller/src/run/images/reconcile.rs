@@ -90,7 +90,7 @@ impl ImageReconciler {
         // A failed import usually has the same cause, such as a missing namespace, and more machines wait for it.
         let refused_grants = self.grant_fault(&memory);
         let grant_delay = refused_grants.is_some().then_some(GRANT_INTERVAL);
-        let fault = fault.or(refused_grants.filter(|_| !has_failed));
+        let fault = fault.or_else(|| refused_grants.filter(|_| !has_failed));
         let report_delay = self.publish(
             &desired,
             &observed,
