@@ -237,7 +237,7 @@ mod tests {
         SnapshotClass { name: name.to_owned(), driver: driver.to_owned(), is_default }
     }
 
-    fn volume(profile: &StorageProfile, size: &str) -> CloneVolume<'_> {
+    fn volume<'a>(profile: &'a StorageProfile, size: &str) -> CloneVolume<'a> {
         CloneVolume {
             provisioner: DRIVER,
             profile: Some(profile),
