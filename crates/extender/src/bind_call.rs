@@ -1,5 +1,6 @@
 //! `bind`: checks again that the kubelet will admit the pod, and permits the caller to send the binding.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use berth_placement::engine::Request;
@@ -134,9 +135,19 @@ impl Extender {
     /// Records that the API server has refused the binding of a pod. If the outcome is unknown, the caller must call
     /// neither this function nor [`Self::record_binding_success`]; the watch will show the outcome.
     pub fn record_binding_failure(&mut self, now: Instant, uid: &str) {
-        if self.is_binding(uid) {
-            let until = now.checked_add(RESERVED_TIMEOUT).unwrap_or(now);
-            self.reservations.records.set_stage(uid, Stage::Reserved { until });
+        if !self.is_binding(uid) {
+            return;
+        }
+        let until = now.checked_add(RESERVED_TIMEOUT).unwrap_or(now);
+        self.reservations.records.set_stage(uid, Stage::Reserved { until });
+        // kube-scheduler retries the pod only after an event, and the reservation may expire first. Therefore the
+        // extender causes an event of the host, as for a refused pod with a reservation.
+        let Some(reservation) = self.reservations.get(uid) else { return };
+        let (request, host) = (reservation.request.clone(), Arc::clone(&reservation.host));
+        let id = self.reservations.engine.host(&host);
+        self.queue.refused_pods.insert(&request, Some(host));
+        if let Some(id) = id {
+            self.queue.refused_pods.mark_host_changed(id);
         }
     }
 
