@@ -81,7 +81,7 @@ impl Publisher {
             match self.write().await {
                 Ok(()) => backoff.reset(),
                 Err(error) => {
-                    self.warn_once(&format_with_hint(&error));
+                    self.warn_if_changed(&format_with_hint(&error));
                     // The retry writes the report that is the latest at that time.
                     self.store.topology_changed.notify_one();
                     backoff.wait_before_retry(error.retry_after()).await;
@@ -103,7 +103,7 @@ impl Publisher {
         let desired = match build_topology(status, report.memory_state.as_ref()) {
             Ok(desired) => (node.uid, desired),
             Err(error) => {
-                self.warn_once(&error.to_string());
+                self.warn_if_changed(&error.to_string());
                 return Ok(());
             }
         };
@@ -176,7 +176,7 @@ impl Publisher {
             "other managers own its fields: {other_managers}; either stop them and delete the object, or run this agent without \
              --node-resource-topology"
         );
-        if self.warn_once(&error) {
+        if self.warn_if_changed(&error) {
             let reason = EventReason::ManagedElsewhere;
             let sentence = format!("{KIND} {} is not written: {error}", self.node);
             let event = CycleEvent { reason, sentences: vec![sentence] };
@@ -186,7 +186,7 @@ impl Publisher {
     }
 
     /// Logs an error unless it equals the last logged error. Returns true if it was logged.
-    fn warn_once(&mut self, error: &str) -> bool {
+    fn warn_if_changed(&mut self, error: &str) -> bool {
         let is_new = self.last_error != error;
         if is_new {
             tracing::warn!(kind = KIND, name = %self.node, %error, "failed to write the object");

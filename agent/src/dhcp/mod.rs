@@ -11,7 +11,7 @@
 mod advertisement_timer;
 mod conflicts;
 mod declines;
-mod exit_plan;
+mod egress_plan;
 mod file_limit;
 mod frame_filters;
 mod metrics;

@@ -10,7 +10,7 @@ use tokio::sync::{Mutex, watch};
 use tokio::time::{sleep, sleep_until};
 
 use super::conflicts::AddressConflicts;
-use super::exit_plan::ExitLink;
+use super::egress_plan::EgressLink;
 use super::frame_filters::to_sock_filters;
 use super::network_probes::NetworkProbes;
 use super::port_plan::ServedPort;
@@ -48,7 +48,7 @@ pub(super) struct Prober {
     pub(super) name: String,
     pub(super) probes: Arc<NetworkProbes>,
     pub(super) network: watch::Receiver<Arc<ServedNetwork>>,
-    pub(super) exit: watch::Receiver<Option<ExitLink>>,
+    pub(super) egress: watch::Receiver<Option<EgressLink>>,
     pub(super) shared: Arc<DhcpContext>,
     pub(super) prober_context: ProberContext,
 }
@@ -56,17 +56,17 @@ pub(super) struct Prober {
 /// Socket on the link that leaves the host. It is open only while answers may arrive, because the kernel passes every
 /// frame of the link to its filter.
 #[derive(Debug)]
-struct ExitSocket {
-    link: ExitLink,
+struct EgressSocket {
+    link: EgressLink,
     socket: PacketSocket,
 }
 
 impl Prober {
     /// Runs until the network has no more leases.
     pub(super) async fn run(self) {
-        let (mut network, mut exit_link) = (self.network.clone(), self.exit.clone());
+        let (mut network, mut egress_link) = (self.network.clone(), self.egress.clone());
         network.mark_changed();
-        let mut exit: Option<ExitSocket> = None;
+        let mut egress: Option<EgressSocket> = None;
         let mut published = Instant::now();
         loop {
             // New leases are read between two probes: probing all addresses may take long, and a VM may boot in the
@@ -76,17 +76,17 @@ impl Prober {
                 Ok(false) => {}
                 Err(_) => return,
             }
-            if exit_link.has_changed().unwrap_or(true) {
-                exit_link.mark_unchanged();
-                exit = None;
+            if egress_link.has_changed().unwrap_or(true) {
+                egress_link.mark_unchanged();
+                egress = None;
             }
-            self.receive_pending(exit.as_ref()).await;
+            self.receive_pending(egress.as_ref()).await;
             let until = match self.probes.poll() {
                 ProbeStep::Send(probe) => {
-                    if exit.is_none() {
-                        exit = self.open_exit();
+                    if egress.is_none() {
+                        egress = self.open_egress_socket();
                     }
-                    self.send(probe, exit.as_ref()).await;
+                    self.send(probe, egress.as_ref()).await;
                     if published.elapsed() >= PUBLISH_INTERVAL {
                         self.publish_conflicts();
                         published = Instant::now();
@@ -100,23 +100,23 @@ impl Prober {
             // No answer is expected later than [`PROBE_INTERVAL`] after a probe, so the socket is closed if the next
             // probe is later.
             if until.is_none_or(|until| until > PROBE_INTERVAL) {
-                exit = None;
+                egress = None;
             }
             tokio::select! {
                 () = sleep_for(until) => {}
                 () = self.probes.wait_for_change() => {}
-                () = self.receive(exit.as_ref()) => {}
+                () = self.receive(egress.as_ref()) => {}
                 _ = network.changed() => network.mark_changed(),
-                _ = exit_link.changed() => exit_link.mark_changed(),
+                _ = egress_link.changed() => egress_link.mark_changed(),
             }
         }
     }
 
-    fn open_exit(&self) -> Option<ExitSocket> {
-        let link = self.exit.borrow().clone()?;
+    fn open_egress_socket(&self) -> Option<EgressSocket> {
+        let link = self.egress.borrow().clone()?;
         let filter = to_sock_filters(&probe_filter(link.mac, link.vlan));
         match PacketSocket::open(link.index, &filter, RECEIVE_BUFFER_BYTES) {
-            Ok(socket) => Some(ExitSocket { link, socket }),
+            Ok(socket) => Some(EgressSocket { link, socket }),
             // Without the link, the network has no connection to other hosts, so only guests of this host can use the
             // address.
             Err(error) => {
@@ -126,12 +126,12 @@ impl Prober {
         }
     }
 
-    /// Sends a probe through the ports to their guests, and through the exit link. Then waits [`FRAME_INTERVAL`] for
+    /// Sends a probe through the ports to their guests, and through the egress link. Then waits [`FRAME_INTERVAL`] for
     /// each frame that was sent.
-    async fn send(&self, probe: Probe, exit: Option<&ExitSocket>) {
+    async fn send(&self, probe: Probe, egress: Option<&EgressSocket>) {
         let _guard = self.prober_context.send_lock.lock().await;
         let mut frames = self.probes.send_to_guests(probe);
-        if let Some(ExitSocket { link, socket }) = exit
+        if let Some(EgressSocket { link, socket }) = egress
             && let Some(frame) = probe.frame_by_link(link.mac, link.vlan)
         {
             frames += 1;
@@ -144,21 +144,23 @@ impl Prober {
     }
 
     /// Handles the answers that have arrived, without waiting.
-    async fn receive_pending(&self, exit: Option<&ExitSocket>) {
+    async fn receive_pending(&self, egress: Option<&EgressSocket>) {
         let begin = Instant::now();
         // Time is limited, because frames may arrive faster than they are handled.
         while begin.elapsed() < FRAME_INTERVAL {
             tokio::select! {
                 biased;
-                () = self.receive(exit) => {}
+                () = self.receive(egress) => {}
                 () = std::future::ready(()) => return,
             }
         }
     }
 
     /// Waits for answers and handles them; waits forever without a socket.
-    async fn receive(&self, exit: Option<&ExitSocket>) {
-        let Some(ExitSocket { link, socket }) = exit else { return std::future::pending().await };
+    async fn receive(&self, egress: Option<&EgressSocket>) {
+        let Some(EgressSocket { link, socket }) = egress else {
+            return std::future::pending().await;
+        };
         let handle = |frame: Frame<'_>| {
             let answer = ProbeAnswer::parse(frame.bytes);
             let Some(conflict) = answer.and_then(|answer| self.probes.observe(answer)) else {
@@ -240,14 +242,14 @@ mod tests {
         // With 50 ports, a probe takes 50 ms, and three probes of each of the 60 addresses take 9 s.
         let ports: Vec<_> = (0..50).map(|_| probes.subscribe()).collect();
         let (network_sender, network) = watch::channel(network_with_leases(60));
-        let (exit_sender, exit) = watch::channel(None);
+        let (egress_sender, egress) = watch::channel(None);
         let (problems, _receiver) = mpsc::channel(1);
         let filters = Arc::new(FrameFilters::new());
         let prober = Prober {
             name: "cluster-a".to_owned(),
             probes: Arc::clone(&probes),
             network,
-            exit,
+            egress,
             shared: Arc::new(DhcpContext {
                 metrics: DhcpMetrics::default(),
                 problems,
@@ -266,7 +268,7 @@ mod tests {
             }
         };
         timeout(Duration::from_secs(4), decided).await.unwrap();
-        drop((network_sender, exit_sender));
+        drop((network_sender, egress_sender));
         timeout(Duration::from_secs(2), task).await.unwrap().unwrap();
         drop(ports);
     }

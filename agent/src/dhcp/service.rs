@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, sleep_until};
 
 use super::conflicts::AddressConflicts;
-use super::exit_plan::{ExitLink, plan_exits};
+use super::egress_plan::{EgressLink, plan_egress_links};
 use super::file_limit::raise_file_limit;
 use super::frame_filters::FrameFilters;
 use super::metrics::DhcpMetrics;
@@ -175,7 +175,7 @@ struct Service {
 /// A network with leases. The tasks of its ports and its prober receive changes.
 struct RunningNetwork {
     network: watch::Sender<Arc<ServedNetwork>>,
-    exit: watch::Sender<Option<ExitLink>>,
+    egress: watch::Sender<Option<EgressLink>>,
     probes: Arc<NetworkProbes>,
     /// True if the prober runs. The prober starts with the first port or uplink of the network, because addresses
     /// cannot be probed without them.
@@ -237,18 +237,18 @@ impl Service {
     async fn update_ports(&mut self) -> Result<(), ServiceError> {
         let Input { networks, host_networks, .. } = self.input.borrow_and_update().clone();
         let lease_count = networks.values().map(|network| network.leases().len()).sum();
-        let (plan, exits) = if networks.is_empty() {
+        let (plan, egress_links) = if networks.is_empty() {
             (BTreeMap::new(), BTreeMap::new())
         } else {
             let links = tokio::task::spawn_blocking(observe_ports).await;
             let links = links.map_err(io::Error::other).flatten().map_err(ServiceError::Links)?;
-            let exits = plan_exits(&links, &host_networks, &networks);
-            (plan_ports(&links, &host_networks, &networks), exits)
+            let egress_links = plan_egress_links(&links, &host_networks, &networks);
+            (plan_ports(&links, &host_networks, &networks), egress_links)
         };
         self.ports
             .retain(|index, port| plan.get(index) == Some(&*port.plan) && !port.task.is_finished());
         let with_ports = plan.values().map(|port| port.network.clone()).collect();
-        self.update_networks(&networks, exits, &with_ports);
+        self.update_networks(&networks, egress_links, &with_ports);
         let mut failures = Vec::new();
         for (index, port) in plan {
             if self.ports.contains_key(&index) {
@@ -273,34 +273,34 @@ impl Service {
     fn update_networks(
         &mut self,
         networks: &ServedNetworks,
-        mut exits: BTreeMap<String, ExitLink>,
+        mut egress_links: BTreeMap<String, EgressLink>,
         with_ports: &BTreeSet<String>,
     ) {
         self.networks.retain(|name, _| networks.contains_key(name));
         for (name, network) in networks {
-            let exit = exits.remove(name);
+            let egress = egress_links.remove(name);
             let running = self.networks.entry(name.clone()).or_insert_with(|| RunningNetwork {
                 network: watch::Sender::new(Arc::clone(network)),
-                exit: watch::Sender::new(None),
+                egress: watch::Sender::new(None),
                 probes: Arc::new(NetworkProbes::new(self.shared.started)),
                 has_prober: false,
             });
             replace(&running.network, Arc::clone(network));
-            if !running.has_prober && (exit.is_some() || with_ports.contains(name)) {
+            if !running.has_prober && (egress.is_some() || with_ports.contains(name)) {
                 running.has_prober = true;
-                running.exit.send_replace(exit.clone());
+                running.egress.send_replace(egress.clone());
                 let prober = Prober {
                     name: name.clone(),
                     probes: Arc::clone(&running.probes),
                     network: running.network.subscribe(),
-                    exit: running.exit.subscribe(),
+                    egress: running.egress.subscribe(),
                     shared: Arc::clone(&self.shared),
                     prober_context: self.probers.clone(),
                 };
                 // The task ends when this service drops the network.
                 tokio::spawn(prober.run());
             }
-            replace(&running.exit, exit);
+            replace(&running.egress, egress);
         }
     }
 

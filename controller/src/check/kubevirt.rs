@@ -70,7 +70,7 @@ const OLDEST_FOR_KUBERNETES_1_36: Release = Release(1, 9, 0);
 /// Feature gate with which virt-handler labels the Nodes whose kubelet allocates exclusive CPUs.
 const CPU_MANAGER_GATE: &str = "CPUManager";
 /// Part of the webhook's name in the configuration of network-resources-injector.
-const INJECTOR: &str = "network-resources-injector";
+const INJECTOR_WEBHOOK: &str = "network-resources-injector";
 /// JSON pointer to the enabled feature gates of the KubeVirt object.
 const FEATURE_GATES_POINTER: &str = "/spec/configuration/developerConfiguration/featureGates";
 
@@ -223,19 +223,20 @@ fn check_network_resources(input: &Input) -> Result<Outcome, Unread> {
 /// Returns true for the webhook configuration of network-resources-injector. The name of the object varies, but its
 /// webhook always has the same name.
 fn is_injector(configuration: &Value) -> bool {
-    name(configuration).contains(INJECTOR)
+    name(configuration).contains(INJECTOR_WEBHOOK)
         || items(configuration, "/webhooks").any(has_injector_name)
 }
 
 /// Returns true if a webhook has the name of network-resources-injector.
 fn has_injector_name(webhook: &Value) -> bool {
-    text(webhook, "/name").contains(INJECTOR)
-        || text(webhook, "/clientConfig/service/name").contains(INJECTOR)
+    text(webhook, "/name").contains(INJECTOR_WEBHOOK)
+        || text(webhook, "/clientConfig/service/name").contains(INJECTOR_WEBHOOK)
 }
 
 /// Returns true if the API server refuses pods while the injector does not run.
 fn is_required(configuration: &Value) -> bool {
-    let is_own = |one: &&Value| name(configuration).contains(INJECTOR) || has_injector_name(one);
+    let is_own =
+        |one: &&Value| name(configuration).contains(INJECTOR_WEBHOOK) || has_injector_name(one);
     let mut own = items(configuration, "/webhooks").filter(is_own).peekable();
     own.peek().is_some() && own.all(|one| text(one, "/failurePolicy") == "Fail")
 }

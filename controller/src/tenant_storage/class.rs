@@ -114,7 +114,7 @@ pub struct TenantClass {
 
 /// Reason why a StorageClass is not stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum UnusableClass {
+pub enum IgnoredClassReason {
     /// The class does not concern Berth: its name is not one of Berth's, and it is not a default class.
     Irrelevant,
     /// The name is not a valid object name.
@@ -139,23 +139,23 @@ impl TenantClass {
     ///
     /// # Errors
     /// Returns an error if the class is not to be stored.
-    pub fn from_object(object: ClassObject, own_manager: &str) -> Result<Self, UnusableClass> {
+    pub fn from_object(object: ClassObject, own_manager: &str) -> Result<Self, IgnoredClassReason> {
         let is_default = object.has_annotation(DEFAULT_ANNOTATION);
         let is_any_default = is_default || object.has_annotation(BETA_DEFAULT_ANNOTATION);
         let metadata = object.metadata;
         let has_prefix = metadata.name.starts_with(NAME_PREFIX);
         if !has_prefix && !is_any_default {
-            return Err(UnusableClass::Irrelevant);
+            return Err(IgnoredClassReason::Irrelevant);
         }
         if !is_valid_name(&metadata.name) {
-            return Err(UnusableClass::InvalidName);
+            return Err(IgnoredClassReason::InvalidName);
         }
         let parameters = object.parameters.unwrap_or_default();
         let is_truncated = metadata.is_truncated() || parameters.is_truncated;
         let labels = metadata.labels.unwrap_or_default();
         let topologies = Topologies::from_objects(object.allowed_topologies.unwrap_or_default());
         let Some(topologies) = topologies.filter(|_| !is_truncated) else {
-            return Err(UnusableClass::TooLarge);
+            return Err(IgnoredClassReason::TooLarge);
         };
         let label = labels.entries.get(MANAGED_BY_LABEL.0);
         let mut class = Self {
@@ -180,7 +180,7 @@ impl TenantClass {
             class.add_owner(&entry, own_manager);
         }
         if class.byte_count() > MAX_CLASS_BYTES {
-            return Err(UnusableClass::TooLarge);
+            return Err(IgnoredClassReason::TooLarge);
         }
         Ok(class)
     }
@@ -227,7 +227,7 @@ mod tests {
 
     use super::*;
 
-    fn read(object: Value) -> Result<TenantClass, UnusableClass> {
+    fn read(object: Value) -> Result<TenantClass, IgnoredClassReason> {
         TenantClass::from_object(serde_json::from_value(object).unwrap(), "berth-controller")
     }
 
@@ -262,22 +262,22 @@ mod tests {
     }
 
     #[test]
-    fn unusable_classes_are_refused() {
+    fn ignored_classes_have_a_reason() {
         let name = |name: &str| json!({"metadata": {"name": name}});
-        assert_eq!(read(name("gp3")), Err(UnusableClass::Irrelevant));
-        assert_eq!(read(name("kubevirt-/../x")), Err(UnusableClass::InvalidName));
+        assert_eq!(read(name("gp3")), Err(IgnoredClassReason::Irrelevant));
+        assert_eq!(read(name("kubevirt-/../x")), Err(IgnoredClassReason::InvalidName));
         let default =
             json!({"metadata": {"name": "gp3", "annotations": {BETA_DEFAULT_ANNOTATION: "true"}}});
         let class = read(default).unwrap();
         assert!(class.is_any_default && !class.mutable.is_default && !class.is_managed);
         let mut large = name("kubevirt-a");
         large["parameters"] = json!({"a": "x".repeat(20_000)});
-        assert_eq!(read(large), Err(UnusableClass::TooLarge));
+        assert_eq!(read(large), Err(IgnoredClassReason::TooLarge));
         let many: serde_json::Map<String, Value> =
             (0..2000).map(|number| (number.to_string(), json!("x"))).collect();
         let mut labelled = name("kubevirt-a");
         labelled["metadata"]["labels"] = many.into();
-        assert_eq!(read(labelled), Err(UnusableClass::TooLarge));
+        assert_eq!(read(labelled), Err(IgnoredClassReason::TooLarge));
     }
 
     proptest! {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use berth_runtime::untrusted::CollectionEvent;
 
-use super::class::{ClassObject, TenantClass, UnusableClass};
+use super::class::{ClassObject, IgnoredClassReason, TenantClass};
 use crate::tenant_object::name_hash;
 
 /// Maximum number of stored classes of a tenant. Each class has at most 16 KiB.
@@ -79,8 +79,8 @@ impl LimitedClasses {
                 self.classes.insert(name, class);
                 is_changed || before.is_none()
             }
-            Err(UnusableClass::Irrelevant) => self.remove(&name),
-            Ok(_) | Err(UnusableClass::InvalidName | UnusableClass::TooLarge) => {
+            Err(IgnoredClassReason::Irrelevant) => self.remove(&name),
+            Ok(_) | Err(IgnoredClassReason::InvalidName | IgnoredClassReason::TooLarge) => {
                 let hash = name_hash(&name);
                 let is_removed = self.classes.remove(&name).is_some();
                 let is_new = self.omitted.len() < MAX_OMITTED && self.omitted.insert(hash);

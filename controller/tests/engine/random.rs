@@ -90,14 +90,14 @@ impl Testbed {
                 self.place(&pod, among.as_deref())
             }
             5 => {
-                if let Some((pod, _)) = self.random_pod(choices) {
+                if let Some((pod, _)) = self.choose_assumed_pod(choices) {
                     let among = self.random_hosts(choices);
                     self.place(&pod, among.as_deref())?;
                 }
                 Ok(())
             }
             6 => {
-                if let Some((pod, _)) = self.random_pod(choices) {
+                if let Some((pod, _)) = self.choose_assumed_pod(choices) {
                     let uid = pod.pod.uid.as_str();
                     prop_assert!(self.engine.remove_pod(uid) && self.second_engine.remove_pod(uid));
                     self.reference.remove(uid);
@@ -110,7 +110,7 @@ impl Testbed {
                 self.bind(&pod, at)
             }
             8 => {
-                if let Some((pod, at)) = self.random_pod(choices) {
+                if let Some((pod, at)) = self.choose_assumed_pod(choices) {
                     let at = if choices.is_one_in(2) { choices.next_below(hosts) } else { at };
                     if choices.is_one_in(2) { self.admit(&pod, at) } else { self.bind(&pod, at) }
                 } else {
@@ -129,7 +129,7 @@ impl Testbed {
         (count > 0).then(|| (1..count).map(|_| choices.choose(&self.ids)).collect())
     }
 
-    fn random_pod(&self, choices: &mut RandomChoices<'_>) -> Option<(BuiltPod, usize)> {
+    fn choose_assumed_pod(&self, choices: &mut RandomChoices<'_>) -> Option<(BuiltPod, usize)> {
         let assumed = self.reference.assumed();
         assumed.get(choices.next_below(assumed.len())).cloned()
     }

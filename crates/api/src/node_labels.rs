@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn facts_become_coarse_label_values() {
+    fn facts_become_label_values() {
         let mut status = InfraNodeStatus::default();
         let pool =
             |size, total| HugepagePool { size, total, free: None, surplus: None, reserved: None };

@@ -89,7 +89,7 @@ impl Extender {
     ) {
         let claim = (namespace.to_owned(), name.to_owned());
         let Some(unbound_claim) = unbound_claim else {
-            self.virtual_machines.remove_claim(&claim);
+            self.virtual_machines.remove_unbound_claim(&claim);
             self.update_reserved_storage(&claim);
             return;
         };

@@ -103,7 +103,7 @@ impl VirtualMachines {
         self.unbound_claims.insert(claim, unbound_claim);
     }
 
-    pub(super) fn remove_claim(&mut self, claim: &ClaimKey) {
+    pub(super) fn remove_unbound_claim(&mut self, claim: &ClaimKey) {
         self.unbound_claims.remove(claim);
         self.populator_claims.remove(claim);
     }

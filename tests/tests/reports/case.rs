@@ -83,7 +83,7 @@ pub(crate) struct KubeletConfiguration {
     #[serde(rename = "reservedSystemCPUs")]
     pub(crate) reserved_system_cpus: String,
     pub(crate) memory_manager_policy: String,
-    pub(crate) reserved_memory: Vec<Reservation>,
+    pub(crate) reserved_memory: Vec<ReservedMemory>,
     pub(crate) topology_manager_policy: String,
     pub(crate) topology_manager_scope: String,
     pub(crate) topology_manager_policy_options: BTreeMap<String, String>,
@@ -91,7 +91,7 @@ pub(crate) struct KubeletConfiguration {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Reservation {
+pub(crate) struct ReservedMemory {
     pub(crate) numa_node: u32,
     #[serde(flatten)]
     pub(crate) amounts: ResourceAmounts,

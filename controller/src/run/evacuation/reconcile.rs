@@ -49,7 +49,7 @@ impl Evacuator {
         let mut results = WriteResults::new(&name);
         // 1. Remove the evacuation records of machines that have left the host.
         let keys = self.index.machines_on(&name);
-        self.clear_evacuated_machines(&name, &mut results).await;
+        self.remove_evacuation_records(&name, &mut results).await;
         if keys.is_empty() {
             let updated = self.update_condition(host, None, end).await;
             results.record(updated.map(|()| WriteOutcome::Done));
@@ -210,7 +210,7 @@ impl Evacuator {
     }
 
     /// Removes the evacuation records of machines that no longer need to leave the host.
-    async fn clear_evacuated_machines(&self, host: &str, results: &mut WriteResults<'_>) {
+    async fn remove_evacuation_records(&self, host: &str, results: &mut WriteResults<'_>) {
         let recorded =
             self.machines.filter(|machine| recorded_host(machine).as_deref() == Some(host));
         for machine in recorded {

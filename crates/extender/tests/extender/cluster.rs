@@ -64,7 +64,7 @@ pub(crate) struct SimulatedCluster {
     /// This memory is not part of `SimulatedKubelet::state`, because a kubelet removes it before it allocates.
     pub(crate) keeps_stale_memory: bool,
     /// Number of pods whose memory a checkpoint has listed after their end.
-    pub(crate) stale_memory_count: usize,
+    pub(crate) pods_with_stale_memory: usize,
 }
 
 impl SimulatedCluster {
@@ -98,7 +98,7 @@ impl SimulatedCluster {
             refused_count: 0,
             refused_binding_count: 0,
             keeps_stale_memory: false,
-            stale_memory_count: 0,
+            pods_with_stale_memory: 0,
         };
         this.restart();
         this
@@ -264,7 +264,7 @@ impl SimulatedCluster {
                     reported_allocation(&kubelet.state, &uid).filter(|_| self.keeps_stale_memory);
                 if let Some(memory) = allocation.and_then(memory_of_ended_pod) {
                     kubelet.stale_memory.insert(uid.clone(), memory);
-                    self.stale_memory_count += 1;
+                    self.pods_with_stale_memory += 1;
                 }
                 kubelet.state.remove(&uid);
                 self.log

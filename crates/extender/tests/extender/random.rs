@@ -192,7 +192,7 @@ fn kubelets_admit_all_bound_pods() {
 #[test]
 fn hosts_with_stale_memory_accept_pods() {
     let counts = ActionCounts::default();
-    let stale_memory_count = Cell::new(0);
+    let pods_with_stale_memory = Cell::new(0);
     let mut runner = TestRunner::new(ProptestConfig { cases: 300, ..ProptestConfig::default() });
     let result = runner.run(&prop::collection::vec(any::<u8>(), 40..400), |bytes| {
         let mut choices = RandomChoices(&bytes);
@@ -216,9 +216,9 @@ fn hosts_with_stale_memory_accept_pods() {
             let reserved = cluster.filter_pod(&uid, &[&host]);
             assert_eq!(reserved.as_ref(), Some(&host), "{}", cluster.log.join("\n"));
         }
-        stale_memory_count.set(stale_memory_count.get() + cluster.stale_memory_count);
+        pods_with_stale_memory.set(pods_with_stale_memory.get() + cluster.pods_with_stale_memory);
         Ok(())
     });
     result.expect("kubelets should admit all bound pods, and hosts should accept pods");
-    assert!(stale_memory_count.get() > 50, "{} pods", stale_memory_count.get());
+    assert!(pods_with_stale_memory.get() > 50, "{} pods", pods_with_stale_memory.get());
 }

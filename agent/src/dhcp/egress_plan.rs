@@ -13,7 +13,7 @@ use crate::plan::network::link_owner;
 
 /// A link through which the frames of a tenant's network leave the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct ExitLink {
+pub(super) struct EgressLink {
     pub(super) name: LinkName,
     pub(super) index: u32,
     pub(super) mac: MacAddress,
@@ -21,23 +21,23 @@ pub(super) struct ExitLink {
     pub(super) vlan: Option<VlanId>,
 }
 
-/// Returns the links of the networks with leases, by the name of the network.
-pub(super) fn plan_exits(
+/// Returns the egress links of the networks with leases, by the name of the network.
+pub(super) fn plan_egress_links(
     links: &Links,
     host_networks: &HostNetworks,
     served: &BTreeMap<String, Arc<ServedNetwork>>,
-) -> BTreeMap<String, ExitLink> {
-    let is_exit = |link: &&Link| matches!(link.kind, LinkKind::Vlan | LinkKind::Vxlan);
+) -> BTreeMap<String, EgressLink> {
+    let is_egress_link = |link: &&Link| matches!(link.kind, LinkKind::Vlan | LinkKind::Vxlan);
     let own_links: BTreeMap<(&str, &str), &Link> = links
         .all
         .iter()
-        .filter(is_exit)
+        .filter(is_egress_link)
         .filter_map(|link| {
             let (network, tenant) = link_owner(link)?;
             Some(((network, tenant?), link))
         })
         .collect();
-    let mut exits = BTreeMap::new();
+    let mut egress_links = BTreeMap::new();
     for (host_network, record) in host_networks {
         for (segment, tenant) in &record.tenants {
             let expected = served.get(tenant).map(|network| network.segment());
@@ -45,35 +45,35 @@ pub(super) fn plan_exits(
                 continue;
             }
             let own = own_links.get(&(host_network.as_str(), tenant.as_str())).copied();
-            let exit = own
-                .and_then(|link| exit_link(link, None))
-                .or_else(|| shared_exit(links, (host_network, record), *segment));
-            exits.extend(exit.map(|exit| (tenant.clone(), exit)));
+            let egress = own
+                .and_then(|link| egress_link(link, None))
+                .or_else(|| shared_egress_link(links, (host_network, record), *segment));
+            egress_links.extend(egress.map(|egress| (tenant.clone(), egress)));
         }
     }
-    exits
+    egress_links
 }
 
 /// Returns the uplink of a shared bridge, with the VLAN of one tenant. The uplink must be a port of this bridge: the
 /// segment of a tenant with separate links may be a VNI, and a frame with this number as VLAN would reach machines of
 /// other tenants.
-fn shared_exit(
+fn shared_egress_link(
     links: &Links,
     (host_network, record): (&str, &NetworkRecord),
     segment: u32,
-) -> Option<ExitLink> {
+) -> Option<EgressLink> {
     let uplink = links.find_by_name(record.uplink.as_ref()?)?;
     let bridge = links.find_by_name(uplink.master.as_ref()?)?;
     if link_owner(bridge) != Some((host_network, None)) {
         return None;
     }
     let vlan = VlanId::try_from(u16::try_from(segment).ok()?).ok()?;
-    exit_link(uplink, Some(vlan))
+    egress_link(uplink, Some(vlan))
 }
 
-fn exit_link(link: &Link, vlan: Option<VlanId>) -> Option<ExitLink> {
+fn egress_link(link: &Link, vlan: Option<VlanId>) -> Option<EgressLink> {
     let mac = link.mac.as_ref()?.parse().ok()?;
-    Some(ExitLink { name: link.name.clone(), index: link.index?, mac, vlan })
+    Some(EgressLink { name: link.name.clone(), index: link.index?, mac, vlan })
 }
 
 #[cfg(test)]
@@ -132,12 +132,12 @@ mod tests {
                     LeaseNetwork { name: name.to_owned(), vlan, ..LeaseNetwork::default() };
                 (name.to_owned(), Arc::new(ServedNetwork::new(network)))
             });
-        let exits = plan_exits(&links, &host_networks, &served.into());
-        let texts: Vec<String> = exits
+        let egress_links = plan_egress_links(&links, &host_networks, &served.into());
+        let texts: Vec<String> = egress_links
             .iter()
-            .map(|(network, exit)| {
-                let vlan = exit.vlan.map(u16::from);
-                format!("{network} {} {} {vlan:?}", exit.name, exit.index)
+            .map(|(network, egress)| {
+                let vlan = egress.vlan.map(u16::from);
+                format!("{network} {} {} {vlan:?}", egress.name, egress.index)
             })
             .collect();
         assert_eq!(
