@@ -18,8 +18,7 @@ pub(crate) const MAX_MANAGER_LENGTH: usize = 64;
 /// Text in messages for a field manager whose name is not known.
 pub(crate) const UNKNOWN_MANAGER: &str = "an unknown manager";
 
-/// Metadata of an object in an answer of a tenant's API server. `F` contains those fields of `fieldsV1` whose owners
-/// are read.
+/// Metadata of an object in an answer of a tenant's API server. `F`: the part of `fieldsV1` that Berth parses.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase", bound(deserialize = "F: Deserialize<'de> + Default"))]
 pub(crate) struct TenantMetadata<F> {

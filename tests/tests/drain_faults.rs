@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 /// Name of the controller's log.
 const LOG: &str = "drain-faults";
-/// Time limit of all rounds.
+/// Time limit for all rounds together.
 const TIME_LIMIT: Duration = Duration::from_secs(45 * 60);
 const KILLS_PER_ROUND: usize = 2;
 

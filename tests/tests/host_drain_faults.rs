@@ -27,7 +27,7 @@ const HOSTS: [&str; 5] = ["rack1-a", "rack1-b", "rack2-a", "rack2-b", "rack3-a"]
 const LIMITS: [(usize, usize); 3] = [(2, 0), (0, 2), (1, 1)];
 /// Time limit of one drain: failed migrations are repeated after 30 s and 60 s.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(180);
-/// Time limit of all rounds.
+/// Time limit for all rounds together.
 const TIME_LIMIT: Duration = Duration::from_secs(60 * 60);
 const KILLS_PER_ROUND: usize = 2;
 

@@ -47,7 +47,7 @@ impl Vm {
     pub(super) fn new(tenant: u64, cores: f64, ram: f64, start: f64, end: f64) -> Option<Self> {
         let round_up = |number: f64, of: f64| {
             let units = (number / of).ceil().max(1.0);
-            // No host has more units than 65,536, and the conversion below is exact up to this limit.
+            // No host has more than 65,536 cores or GiB; up to this limit the cast is exact.
             (units <= 65_536.0).then_some(units)
         };
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "1 to 65536")]

@@ -87,7 +87,7 @@ mod tests {
             if seconds(observed) < limit.min(MIN_OBSERVATION) {
                 prop_assert!(resumed.remaining(limit, clock) > Duration::ZERO);
             }
-            // Without times from objects, the whole limit is observed.
+            // An observation that began with the outage (`new`) always lasts the whole limit.
             let own = Observation::new(seconds(7)).remaining(limit, clock);
             prop_assert_eq!(own, limit.saturating_sub(seconds(observed)));
             prop_assert!(resumed.remaining(limit, clock) <= own);

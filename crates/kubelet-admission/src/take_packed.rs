@@ -276,8 +276,8 @@ impl<'h> CpuAccumulator<'h> {
         }
     }
 
-    /// Takes CPUs by uncore cache (`takeUncoreCache`, option `prefer-align-cpus-by-uncorecache`): whole free caches as
-    /// long as at least the average number of CPUs of a cache is needed, and then the remaining CPUs from a single
+    /// Takes CPUs by uncore cache (`takeUncoreCache`, option `prefer-align-cpus-by-uncorecache`). Takes whole free
+    /// caches while the request still needs at least an average cache's number of CPUs; then takes the rest from one
     /// cache.
     fn take_caches(&mut self) {
         for cache in self.caches_in_order() {

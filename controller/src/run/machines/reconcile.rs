@@ -48,7 +48,7 @@ pub(super) async fn reconcile(
         context.record_no_images(object);
         return Ok(None);
     }
-    // 3. Validate (needs no client).
+    // 3. Validate (sends no requests).
     let deployment = match MachineDeployment::read("the cluster", value) {
         Ok(deployment) => deployment,
         Err(problem) => {
@@ -82,8 +82,7 @@ pub(super) async fn reconcile(
     }
     let validated =
         ValidatedDeployment { context, object, deployment, owner, namespace, render_context, vms };
-    // 4. Prepare (client required): add the finalizer, record the machines' namespace, and restore deleted
-    // AddressClaims.
+    // 4. Prepare (sends requests): add the finalizer, record the machines' namespace, and restore deleted AddressClaims.
     let has_finalizer = object.finalizers().iter().any(|one| one == FINALIZER);
     if !has_finalizer && validated.has_machine_controller_machines().await? {
         return Ok(Some(add_jitter(RETRY_DELAY)));
@@ -96,7 +95,7 @@ pub(super) async fn reconcile(
         return context.report_invalid(object, problem, Some(RETRY_DELAY)).await;
     }
     let lost_claims = validated.restore_claims().await?;
-    // 5. Build the steps (needs no client).
+    // 5. Build the steps (sends no requests).
     let now = Timestamp::now().as_second();
     let decided = compute_steps(
         &validated.deployment,
@@ -113,12 +112,12 @@ pub(super) async fn reconcile(
             return context.report_invalid(object, problem, None).await;
         }
     };
-    // 6. Apply (client required): adopt, create, delete or mark.
+    // 6. Apply (sends requests): adopt, create, delete or mark.
     let missing = context.missing_policies_reason(&validated.namespace);
     let mut applied = validated.apply(&mut steps, now, missing).await?;
     let access = validated.ensure_access_services().await?;
     applied.problems.extend(access.problems);
-    // 7. Update the status (client required).
+    // 7. Update the status (sends requests).
     if steps.is_readiness_unknown {
         readiness::restore_counts(object, &mut steps);
     }

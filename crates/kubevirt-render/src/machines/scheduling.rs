@@ -79,8 +79,8 @@ fn render_node_affinity(
     affinity
 }
 
-/// Returns the label selector for the machines of the same MachineDeployment. In the flat form of the providerSpec, the
-/// selector uses the label `machine` if the template has this label.
+/// Returns the label selector for the machines of the same MachineDeployment. In the older flat form of the
+/// providerSpec (fields directly in `cloudProviderSpec`), the selector uses the label `machine` if the template has it.
 fn deployment_selector(machine: &MachineRenderer<'_>) -> Value {
     let labels = &machine.deployment.spec.template.metadata.labels;
     match labels.get("machine").filter(|_| machine.provider.is_flat) {
