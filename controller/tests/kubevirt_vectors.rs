@@ -81,7 +81,7 @@ const KNOWN_DIFFERENCES: [KnownDifference; 13] = [
     },
     KnownDifference {
         class: "KubeVirt: guest memory",
-        reason: "Berth does not check memory hotplug, nor, in 1.5, guest memory above the limit",
+        reason: "Berth does not check memory hotplug; in 1.5 it also does not check guest memory above the limit",
         counts: [27, 10, 14, 16, 16],
     },
     KnownDifference {

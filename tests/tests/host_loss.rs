@@ -255,7 +255,7 @@ fn one_source_of_evidence_is_not_sufficient(plane: &ControlPlane, web: &str) {
 
 fn machine_is_replaced_under_another_name(plane: &ControlPlane, web: &str) -> String {
     renew_lease(plane, LOST_HOST, 5);
-    wait_until(plane, "the machine is marked", |plane| {
+    wait_until(plane, "the machine has the removal mark", |plane| {
         annotation(plane, web, "berth.dev/removal") == "HostLost"
     });
     let unresponsive = condition(&plane.infra_node(LOST_HOST), "Ready")["reason"].clone();

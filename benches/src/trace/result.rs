@@ -125,7 +125,7 @@ fn summary_goals(replayed: &TraceResult) -> [Goal; 2] {
         ),
         Goal::new(
             format!(
-                "{at}: hosts at most {MAX_BEHIND_POINTS} points less full than with full information"
+                "{at}: hosts at most {MAX_BEHIND_POINTS} points below the policy 'full information'"
             ),
             behind <= MAX_BEHIND_POINTS,
             format!("{behind:.1}"),

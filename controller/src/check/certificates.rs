@@ -47,7 +47,7 @@ fn check_webhooks(input: &Input) -> Result<Outcome, Unread> {
         ))
     } else if !expired.is_empty() {
         Outcome::warn(format!(
-            "webhook certificates have expired or cannot be read; VMs do not depend on them: {}",
+            "certificates of webhooks that VMs do not need have expired or cannot be read: {}",
             names(&expired)
         ))
     } else if !soon.is_empty() {

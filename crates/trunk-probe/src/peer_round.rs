@@ -115,7 +115,7 @@ mod tests {
         assert_eq!(
             record(&mut peer_round, 3, &[12, 14], &common),
             [13],
-            "10 and 11 were sent before"
+            "10 and 11 precede the first received probe"
         );
         assert_eq!(record(&mut peer_round, 4, &[10, 12], &common), [11]);
         assert_eq!(

@@ -298,7 +298,7 @@ impl Demo<'_> {
         )?;
         // This call replaces virt-handler's device plugins, which would register again after a restart of the kubelet.
         self.screen.wait_until(
-            &format!("Node {} has virt-handler's status", demo_host.name),
+            &format!("the status that virt-handler would set is on Node {}", demo_host.name),
             EMULATION_TIMEOUT,
             || Ok(super::set_virt_handler_status(&self.plane, demo_host).ok()),
         )

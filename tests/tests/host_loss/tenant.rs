@@ -77,7 +77,7 @@ fn create_machine(clusters: &Clusters, name: &str, host: &str) -> String {
 fn lose_host(infra: &ControlPlane, host: &str, machine: &str) {
     set_node_ready(infra, host, "Unknown");
     renew_lease(infra, host, 5);
-    wait_until(infra, "the machine is marked", |infra| {
+    wait_until(infra, "the machine has the removal mark", |infra| {
         annotation(infra, machine, "berth.dev/removal") == "HostLost"
     });
 }

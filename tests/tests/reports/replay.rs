@@ -84,7 +84,7 @@ impl fmt::Display for Tally {
         } = self;
         writeln!(
             f,
-            "{of_several_zones} pods with containers on different zones, {beside_several_zones} admissions beside such a pod"
+            "{of_several_zones} pods with containers on different zones, {beside_several_zones} admissions on a host that runs such a pod"
         )?;
         writeln!(f, "{with_devices} pods with devices of a zone")?;
         let Self { refusals_for_cpus_in_use: cpus_in_use, broken_groups, .. } = self;

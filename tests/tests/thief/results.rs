@@ -36,7 +36,7 @@ fn result_header(
     let policy = if test_cluster.has_policy {
         "- last column: the same attempts if the agents have `cluster-admin`, so that only the policy applies; empty if the server does not call the policy"
     } else {
-        "- this server has no admission policies: attempts that only a policy would deny succeed"
+        "- this server has no admission policies: attempts that only a policy denies are expected to succeed"
     };
     let programs = std::env::var_os("KUBEBUILDER_ASSETS")
         .map(|_| format!("KUBEBUILDER_ASSETS=(programs of {}) ", test_cluster.version()))

@@ -227,7 +227,10 @@ mod tests {
         let instance = json!({"name": "web-1", "kind": "virtualmachineinstance"});
         assert!(answer(instance.clone(), "NotFound"));
         assert!(!answer(instance, "Failed to parse error data"));
-        assert!(!answer(json!({}), "NotFound"), "the server could not find the requested resource");
+        assert!(
+            !answer(json!({}), "NotFound"),
+            "a NotFound without details is not a missing object"
+        );
         assert!(!answer(Value::Null, "NotFound"));
     }
 }
