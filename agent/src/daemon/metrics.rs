@@ -251,7 +251,7 @@ impl Metrics {
             self.trunk_unverified_vlans
                 .get_or_create(&label)
                 .set(count(status.unverified.as_ref()));
-            if status.reason == Some(TrunkUnknownReason::NoKey) {
+            if status.reason.is_some_and(TrunkUnknownReason::has_no_key) {
                 continue;
             }
             let host_count = trunks.host_counts.get(network).copied().unwrap_or_default();

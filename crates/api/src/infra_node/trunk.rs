@@ -62,6 +62,17 @@ pub enum TrunkUnknownReason {
     VlansWithoutPeers,
 }
 
+impl TrunkUnknownReason {
+    /// Returns true if the agent has no key. Without a key it sends and accepts no probes, and so counts no hosts.
+    #[must_use]
+    pub const fn has_no_key(self) -> bool {
+        match self {
+            Self::NoKey => true,
+            Self::NoPeers | Self::ProbeFailed | Self::VlansWithoutPeers => false,
+        }
+    }
+}
+
 /// A switch port to which an uplink is connected, as the switch announces it with LLDP.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(rename_all = "camelCase")]
