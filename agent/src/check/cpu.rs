@@ -189,8 +189,8 @@ fn check_isolation(input: &Input) -> Outcome {
     };
     let config = facts.kubelet.config.as_ref();
     let reserved = config.and_then(|config| config.reserved_system_cpus.as_ref()).unwrap_or(&none);
-    let dedicated_cpus = isolated.union(tickless);
-    let both = dedicated_cpus.intersection(reserved);
+    let isolated_or_tickless = isolated.union(tickless);
+    let both = isolated_or_tickless.intersection(reserved);
     if !both.is_empty() {
         return with_paths(Outcome::warn(format!(
             "CPUs {both} are isolated or nohz_full and also reserved for the system"
@@ -218,10 +218,10 @@ fn check_isolation(input: &Input) -> Outcome {
             .remedy("use the kubelet's static CPU manager policy instead of isolcpus=, and boot without isolcpus=");
         }
     }
-    if dedicated_cpus.is_empty() {
+    if isolated_or_tickless.is_empty() {
         with_paths(Outcome::pass("no CPU is isolated or nohz_full"))
     } else {
-        with_paths(Outcome::pass(format!("CPUs {dedicated_cpus} are isolated consistently")))
+        with_paths(Outcome::pass(format!("CPUs {isolated_or_tickless} are isolated consistently")))
     }
 }
 
