@@ -78,9 +78,9 @@ impl ImageTable {
     }
 
     /// Handles a change of a MachineDeployment.
-    pub(super) fn handle_deployment(&self, key: &DeploymentKey, is_gone: bool) {
+    pub(super) fn handle_deployment(&self, key: &DeploymentKey, is_deleted: bool) {
         let mut state = self.lock();
-        if !is_gone {
+        if !is_deleted {
             state.deployments.insert(key.clone());
             return;
         }

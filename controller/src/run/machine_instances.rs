@@ -40,8 +40,8 @@ impl MachineInstances {
         };
         let handlers = ObjectHandlers::default();
         let subscribed = handlers.clone();
-        let (informer, watch) = OptionalInformer::start(client, kind, move |object, is_gone| {
-            subscribed.call(object, is_gone)
+        let (informer, watch) = OptionalInformer::start(client, kind, move |object, is_deleted| {
+            subscribed.call(object, is_deleted)
         });
         (Self { informer, handlers }, watch.boxed())
     }

@@ -25,9 +25,9 @@ impl ObjectHandlers {
     }
 
     /// Calls all functions with an object.
-    pub(super) fn call(&self, object: &DynamicObject, is_gone: bool) {
+    pub(super) fn call(&self, object: &DynamicObject, is_deleted: bool) {
         let handlers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        handlers.iter().for_each(|handle| handle(object, is_gone));
+        handlers.iter().for_each(|handle| handle(object, is_deleted));
     }
 }
 
@@ -40,7 +40,7 @@ mod tests {
         let handlers = ObjectHandlers::default();
         let seen: Arc<Mutex<Vec<bool>>> = Arc::default();
         let record = Arc::clone(&seen);
-        handlers.clone().subscribe(move |_, is_gone| record.lock().unwrap().push(is_gone));
+        handlers.clone().subscribe(move |_, is_deleted| record.lock().unwrap().push(is_deleted));
         let object: DynamicObject = serde_json::from_str("{\"metadata\": {}}").unwrap();
         handlers.call(&object, true);
         assert_eq!(*seen.lock().unwrap(), [true]);

@@ -64,8 +64,9 @@ impl EvacuationIndex {
 
     /// Updates an instance, and returns the hosts that the change affects: the host that the instance must leave and,
     /// if its readiness has changed, all hosts that machines of its namespace must leave.
-    pub(super) fn update(&self, instance: &DynamicObject, is_gone: bool) -> BTreeSet<String> {
-        let facts = if is_gone { InstanceFacts::default() } else { InstanceFacts::read(instance) };
+    pub(super) fn update(&self, instance: &DynamicObject, is_deleted: bool) -> BTreeSet<String> {
+        let facts =
+            if is_deleted { InstanceFacts::default() } else { InstanceFacts::read(instance) };
         let key = (instance.namespace().unwrap_or_default(), instance.name_any());
         self.lock().update(key, facts)
     }
@@ -171,8 +172,8 @@ mod tests {
     #[test]
     fn changes_affect_hosts() {
         let index = EvacuationIndex::default();
-        let affected = |object: &DynamicObject, is_gone| {
-            index.update(object, is_gone).into_iter().collect::<Vec<_>>()
+        let affected = |object: &DynamicObject, is_deleted| {
+            index.update(object, is_deleted).into_iter().collect::<Vec<_>>()
         };
         assert!(affected(&instance("External", "a", ""), false).is_empty());
         assert_eq!(affected(&instance("External", "a", "a"), false), ["a"]);

@@ -76,7 +76,9 @@ pub async fn run(
     let (migrations, watch_migrations) =
         OptionalInformer::start(&client, kind, move |object, _| handler.handle_migration(object));
     let handler = Arc::clone(&triggers);
-    informers.instances.subscribe(move |object, is_gone| handler.handle_instance(object, is_gone));
+    informers
+        .instances
+        .subscribe(move |object, is_deleted| handler.handle_instance(object, is_deleted));
     let handler = Arc::clone(&triggers);
     informers.deployment_handlers.subscribe(move |object, _| handler.handle_deployment(object));
     let (reports, report_changes) = unbounded_channel();

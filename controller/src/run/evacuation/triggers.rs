@@ -40,8 +40,8 @@ impl EvacuationTriggers {
     }
 
     /// Handles a change of a VirtualMachineInstance.
-    pub(super) fn handle_instance(&self, instance: &DynamicObject, is_gone: bool) {
-        self.index.update(instance, is_gone).iter().for_each(|host| self.trigger(host));
+    pub(super) fn handle_instance(&self, instance: &DynamicObject, is_deleted: bool) {
+        self.index.update(instance, is_deleted).iter().for_each(|host| self.trigger(host));
     }
 
     /// Handles a change of a MachineDeployment, whose status has the number of available machines: a replacement may be

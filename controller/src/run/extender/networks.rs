@@ -27,9 +27,10 @@ pub(super) async fn watch_networks(service: Arc<ExtenderService>) {
         trim: keep_resource_name,
     };
     let updates = Arc::clone(&service);
-    let handle = move |object: &DynamicObject, is_gone: bool| {
+    let handle = move |object: &DynamicObject, is_deleted: bool| {
         let names = ANNOTATIONS.iter().filter_map(|key| object.annotations().get(*key));
-        let names = names.map(String::as_str).filter(|name| !is_gone && is_extended_resource(name));
+        let names =
+            names.map(String::as_str).filter(|name| !is_deleted && is_extended_resource(name));
         let resources: Vec<&str> = names.collect();
         let network = format!("{}/{}", object.namespace().unwrap_or_default(), object.name_any());
         updates.update(|extender, _| extender.update_network_resources(&network, &resources));

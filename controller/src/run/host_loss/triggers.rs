@@ -81,8 +81,8 @@ impl HostLossTriggers {
     /// Fills the state from the stores, and returns the receivers of all later changes.
     pub(super) async fn subscribe(&self) -> ChangeReceivers {
         let (state, queues) = (Arc::clone(&self.state), self.queues.clone());
-        self.instances.subscribe(move |instance, is_gone| {
-            let host = if is_gone { None } else { host_of(instance) };
+        self.instances.subscribe(move |instance, is_deleted| {
+            let host = if is_deleted { None } else { host_of(instance) };
             let mut facts = state.lock();
             let affected = facts.machines.set(&machine_of(instance), host);
             let down = affected.iter().filter(|host| facts.down_observation(host).is_some());

@@ -21,8 +21,8 @@ impl DeletedMachines {
     }
 
     /// Adds a machine if it was deleted, and removes it if it exists.
-    pub(super) fn update(&self, machine: ObjectKey, is_gone: bool) {
-        if is_gone {
+    pub(super) fn update(&self, machine: ObjectKey, is_deleted: bool) {
+        if is_deleted {
             self.lock().insert(machine);
             self.changed.notify_one();
         } else {

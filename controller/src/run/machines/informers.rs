@@ -61,7 +61,8 @@ impl MachineInformers {
         machines: &OptionalInformer,
     ) {
         let changed = Arc::clone(triggers);
-        self.instances.subscribe(move |object, is_gone| changed.handle_instance(object, is_gone));
+        self.instances
+            .subscribe(move |object, is_deleted| changed.handle_instance(object, is_deleted));
         let changed = Arc::clone(triggers);
         self.images.subscribe(move |deployment| changed.handle_images(deployment));
         let changed = Arc::clone(triggers);
@@ -95,26 +96,26 @@ impl OwnInformers {
     ) -> (Self, impl Future<Output = ()> + Send + 'static) {
         let handler = |handle: fn(&MachineTriggers, &DynamicObject, bool)| {
             let triggers = Arc::clone(triggers);
-            move |object: &DynamicObject, is_gone: bool| handle(&triggers, object, is_gone)
+            move |object: &DynamicObject, is_deleted: bool| handle(&triggers, object, is_deleted)
         };
         let (handle, others) =
             (handler(MachineTriggers::handle_deployment), shared.deployment_handlers.clone());
         let images = Arc::clone(&shared.images);
-        let handle_deployment = move |object: &DynamicObject, is_gone: bool| {
-            images.handle_deployment(&object_key(object), is_gone);
-            handle(object, is_gone);
-            others.call(object, is_gone);
+        let handle_deployment = move |object: &DynamicObject, is_deleted: bool| {
+            images.handle_deployment(&object_key(object), is_deleted);
+            handle(object, is_deleted);
+            others.call(object, is_deleted);
         };
         let (handle, table) =
             (handler(MachineTriggers::handle_machine), Arc::clone(&shared.removals));
         let removal_triggers = Arc::clone(removal_triggers);
-        let handle_machine = move |object: &DynamicObject, is_gone: bool| {
-            removal_triggers.handle_machine(object, is_gone);
-            if is_gone {
+        let handle_machine = move |object: &DynamicObject, is_deleted: bool| {
+            removal_triggers.handle_machine(object, is_deleted);
+            if is_deleted {
                 let (namespace, name) = object_key(object);
                 table.remove(&namespace, &name);
             }
-            handle(object, is_gone);
+            handle(object, is_deleted);
         };
         let (deployments, watch_deployments) =
             OptionalInformer::start(client, deployment_kind(), handle_deployment);

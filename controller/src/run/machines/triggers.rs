@@ -86,10 +86,10 @@ impl MachineTriggers {
     }
 
     /// Handles a change of a MachineDeployment.
-    pub(super) fn handle_deployment(&self, object: &DynamicObject, is_gone: bool) {
+    pub(super) fn handle_deployment(&self, object: &DynamicObject, is_deleted: bool) {
         let key = object_key(object);
-        self.deployments_by_name.update(key.1.clone(), key.clone(), !is_gone);
-        self.deployments_by_namespace.update(key.0.clone(), key.clone(), !is_gone);
+        self.deployments_by_name.update(key.1.clone(), key.clone(), !is_deleted);
+        self.deployments_by_namespace.update(key.0.clone(), key.clone(), !is_deleted);
         self.trigger(key);
     }
 
@@ -99,11 +99,11 @@ impl MachineTriggers {
     }
 
     /// Handles a change of a VirtualMachine.
-    pub(super) fn handle_machine(&self, machine: &DynamicObject, is_gone: bool) {
+    pub(super) fn handle_machine(&self, machine: &DynamicObject, is_deleted: bool) {
         let Some(deployment) = deployment_name(machine) else { return };
         let key = object_key(machine);
-        self.deleted_machines.update(key.clone(), is_gone);
-        self.machines.update((key.0.clone(), deployment.clone()), key, !is_gone);
+        self.deleted_machines.update(key.clone(), is_deleted);
+        self.machines.update((key.0.clone(), deployment.clone()), key, !is_deleted);
         self.trigger_owners(machine, deployment);
     }
 
@@ -215,7 +215,7 @@ impl MachineTriggers {
 
     /// Handles a change of a tenant. Triggers reconciles only if the [`TenantFacts`] have changed: the status of a
     /// tenant changes with every machine, but these facts seldom change.
-    fn handle_tenant(&self, tenant: &TenantCluster, is_gone: bool) {
+    fn handle_tenant(&self, tenant: &TenantCluster, is_deleted: bool) {
         let name = tenant.name_any();
         let status = tenant.status.as_ref();
         // A tenant without a NetworkAttachmentDefinition is compared by its namespace, which is in the status after the
@@ -234,7 +234,7 @@ impl MachineTriggers {
         };
         let is_same = {
             let mut known = self.tenant_facts.lock().unwrap_or_else(PoisonError::into_inner);
-            if is_gone {
+            if is_deleted {
                 known.remove(&name);
                 false
             } else {

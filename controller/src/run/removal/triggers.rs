@@ -44,9 +44,9 @@ impl RemovalTriggers {
 
     /// Handles a change of a VirtualMachine. After its mark was removed, the machine is reconciled once more, to
     /// uncordon its Node.
-    pub(in crate::run) fn handle_machine(&self, machine: &DynamicObject, is_gone: bool) {
+    pub(in crate::run) fn handle_machine(&self, machine: &DynamicObject, is_deleted: bool) {
         let (namespace, name) = (machine.namespace().unwrap_or_default(), machine.name_any());
-        let is_marked = !is_gone && is_in_removal(machine);
+        let is_marked = !is_deleted && is_in_removal(machine);
         let was_marked = {
             let mut marked = self.lock();
             if is_marked {
@@ -59,7 +59,7 @@ impl RemovalTriggers {
                 was_marked
             }
         };
-        if was_marked && !is_gone {
+        if was_marked && !is_deleted {
             self.trigger(&namespace, &name);
         }
     }

@@ -53,8 +53,8 @@ impl TenantNodeTriggers {
     /// Fills the index of machines, and returns the receivers of all changes from then on.
     pub(super) async fn subscribe(&self) -> ChangeReceivers {
         let (machines, queue) = (self.machines(), self.queue.clone());
-        self.instances.subscribe(move |instance, is_gone| {
-            if set_machine(&mut lock(&machines), instance, is_gone)
+        self.instances.subscribe(move |instance, is_deleted| {
+            if set_machine(&mut lock(&machines), instance, is_deleted)
                 && let Some(tenant) = tenant_of(&instance.namespace().unwrap_or_default())
             {
                 queue.trigger(tenant);
@@ -123,11 +123,11 @@ fn tenant_of(namespace: &str) -> Option<&str> {
 
 /// Sets the host of a machine. Returns true if the host has changed. During a live migration, `status.nodeName` names
 /// the source host until the VM runs on the target.
-fn set_machine(machines: &mut MachineIndex, instance: &DynamicObject, is_gone: bool) -> bool {
+fn set_machine(machines: &mut MachineIndex, instance: &DynamicObject, is_deleted: bool) -> bool {
     let data = unpack_content(instance).data;
     let host = data.pointer("/status/nodeName").and_then(Value::as_str).unwrap_or_default();
     let state = match host {
-        _ if is_gone => MachineState::Deleted,
+        _ if is_deleted => MachineState::Deleted,
         "" => MachineState::Pending,
         host => MachineState::On(host),
     };

@@ -29,8 +29,8 @@ impl KubevirtWatch {
             trim: |object| object.metadata.managed_fields = None,
         };
         let last_read = Mutex::new(BindingPlugins::default());
-        let handle = move |object: &DynamicObject, is_gone: bool| {
-            let read = match is_gone {
+        let handle = move |object: &DynamicObject, is_deleted: bool| {
+            let read = match is_deleted {
                 true => BindingPlugins::default(),
                 false => BindingPlugins::from_kubevirt(&object.data),
             };

@@ -123,8 +123,8 @@ impl Stores {
                 trim: trim_function(kind),
             };
             let (informer, informer_watch) =
-                OptionalInformer::start(client, optional_kind, move |object, is_gone| {
-                    on_event.handle_object_change(kind, object, is_gone)
+                OptionalInformer::start(client, optional_kind, move |object, is_deleted| {
+                    on_event.handle_object_change(kind, object, is_deleted)
                 });
             kinds.insert(kind, informer);
             watches.push(informer_watch.boxed());
@@ -368,8 +368,8 @@ impl TenantTriggers {
     }
 
     /// Handles a change of an object that a tenant may own.
-    fn handle_object_change(&self, kind: ObjectKind, object: &DynamicObject, is_gone: bool) {
-        if is_gone {
+    fn handle_object_change(&self, kind: ObjectKind, object: &DynamicObject, is_deleted: bool) {
+        if is_deleted {
             let namespace = object.namespace().unwrap_or_default();
             let mut recent = self.recent_writes.lock().unwrap_or_else(PoisonError::into_inner);
             recent.remove(&(kind, namespace, object.name_any()));
