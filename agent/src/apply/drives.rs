@@ -26,13 +26,13 @@ const EXAMINATION_INTERVAL: Duration = Duration::from_millis(20);
 /// Drives that this process has opened exclusively (`O_EXCL`). Until this value is dropped, the kernel refuses to mount
 /// them, and other exclusive users such as LVM, RAID, ZFS and swap space.
 #[derive(Debug)]
-pub(super) struct ClaimedDrives(#[expect(dead_code, reason = "held, not used")] Vec<OwnedFd>);
+pub(super) struct ExclusiveDrives(#[expect(dead_code, reason = "held, not used")] Vec<OwnedFd>);
 
 /// Lets udev examine the drives of a function again, and claims them. Returns an error if a drive is in use.
-pub(super) fn claim_drives(
+pub(super) fn open_drives_exclusively(
     context: &ApplyContext,
     address: PciAddress,
-) -> Result<ClaimedDrives, ApplyResult> {
+) -> Result<ExclusiveDrives, ApplyResult> {
     let root = context.root;
     let mut files = Vec::new();
     // The drives in a captured tree are those of another host.
@@ -40,10 +40,10 @@ pub(super) fn claim_drives(
         for name in read_drives(root, address).map_err(blocked)? {
             let number = root.read(&format!("{BLOCK_FOLDER}/{name}/dev")).map_err(blocked)?;
             examine_again(context, &name, &number)?;
-            files.extend(claim_drive(root, &name, &number)?);
+            files.extend(open_exclusively(root, &name, &number)?);
         }
     }
-    Ok(ClaimedDrives(files))
+    Ok(ExclusiveDrives(files))
 }
 
 fn blocked(reason: impl ToString) -> ApplyResult {
@@ -75,7 +75,7 @@ fn examine_again(context: &ApplyContext, name: &str, number: &str) -> Result<(),
 
 /// Opens a drive exclusively. Returns `None` if the agent may not open it: a container has no device nodes of the host,
 /// and then the other checks must be sufficient.
-fn claim_drive(root: &Root, name: &str, number: &str) -> Result<Option<OwnedFd>, ApplyResult> {
+fn open_exclusively(root: &Root, name: &str, number: &str) -> Result<Option<OwnedFd>, ApplyResult> {
     let flags =
         OFlag::O_RDONLY | OFlag::O_EXCL | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let file = match openat(root.folder(), format!("dev/{name}").as_str(), flags, Mode::empty()) {

@@ -7,7 +7,7 @@
 use berth_api::PciAddress;
 
 use super::context::ApplyContext;
-use super::drives::claim_drives;
+use super::drives::open_drives_exclusively;
 use super::outcome::{ApplyResult, Result};
 use crate::host_write::{HostWrite as _, WriteError};
 use crate::plan::Step;
@@ -28,8 +28,8 @@ pub(super) fn set_driver(context: &ApplyContext, address: PciAddress, step: &Ste
         ));
     };
     // Drives stay claimed until they are unbound.
-    let claimed_drives =
-        if driver == VFIO_DRIVER { Some(claim_drives(context, address)?) } else { None };
+    let exclusive_drives =
+        if driver == VFIO_DRIVER { Some(open_drives_exclusively(context, address)?) } else { None };
     let facts = observe_function(context.root, address);
     let Some(function) = facts.functions.get(&address) else {
         return Err(ApplyResult::Failed(format!("{address}: the PCI function was removed")));
@@ -47,7 +47,7 @@ pub(super) fn set_driver(context: &ApplyContext, address: PciAddress, step: &Ste
     } else {
         change.release(&facts, function, driver)
     };
-    drop(claimed_drives);
+    drop(exclusive_drives);
     result
 }
 

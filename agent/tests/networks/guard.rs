@@ -209,7 +209,7 @@ fn bridges_of_single_tenants_have_separate_sets() {
 }
 
 #[test]
-fn a_kernel_without_the_expression_tries_the_source_guard_only_for_other_networks() {
+fn unsupported_source_guard_is_tried_again_only_after_networks_change() {
     let mut facts = host_facts_with_filter();
     let known = leases(120, &[1]);
     let plan = make_plan_with_leases(&facts, SOURCE_GUARD_SPEC, Some(&known));

@@ -61,7 +61,7 @@ impl ImageReport {
         for (key, import, phase) in volumes.chain(crons) {
             if !desired.contains_key(key) {
                 let users = observed.clones_of(key);
-                others.entry(key).or_insert_with(|| other_status(key, import, phase, users));
+                others.entry(key).or_insert_with(|| unneeded_status(key, import, phase, users));
             }
         }
         images.extend(others.into_values());
@@ -121,7 +121,7 @@ fn desired_status(
 }
 
 /// Returns the status of an image that no machine needs.
-fn other_status(
+fn unneeded_status(
     key: &ImageKey,
     import: &ObservedImport,
     phase: GoldenImagePhase,

@@ -254,7 +254,7 @@ impl SourceRule {
     }
 }
 
-type Place = (LinkName, Option<VlanId>);
+type BridgeAndVlan = (LinkName, Option<VlanId>);
 
 /// Returns the networks with source guard, with their leases. Networks that are not changed because of a fault in their
 /// spec (`has_faults`) stay guarded, unless the spec of their tenant disables the source guard.
@@ -264,7 +264,7 @@ pub(super) fn desired_sources(
     has_faults: bool,
 ) -> Vec<SourceRecord> {
     let record = input.facts.ledger.filter.as_ref();
-    let recorded: BTreeMap<Place, &SourceRecord> = record
+    let recorded: BTreeMap<BridgeAndVlan, &SourceRecord> = record
         .into_iter()
         .flat_map(|record| &record.guard.sources)
         .map(|network| ((network.bridge.clone(), network.vlan), network))
@@ -277,25 +277,29 @@ pub(super) fn desired_sources(
     let (guarded, unguarded) = (names(true), names(false));
     let mut sources = BTreeMap::new();
     if has_faults {
-        for (place, network) in &recorded {
+        for (bridge_and_vlan, network) in &recorded {
             let name = network.network.as_str();
             if !unguarded.contains(name) {
                 // New VMs of the network need their addresses, although its links are not changed.
                 let addresses = known_addresses(input, name, None, Some(*network));
-                sources.insert(place.clone(), new_record(name, place, addresses));
+                sources
+                    .insert(bridge_and_vlan.clone(), new_record(name, bridge_and_vlan, addresses));
             }
         }
     }
     for network in &desired.networks {
         for tenant in &network.tenants {
-            let Some(place) = place_of(network, tenant) else { continue };
+            let Some(bridge_and_vlan) = find_bridge_and_vlan(network, tenant) else { continue };
             // Another tenant may have had the VLAN before.
-            sources.remove(&place);
+            sources.remove(&bridge_and_vlan);
             if guarded.contains(tenant.name) {
                 let segment = Some(tenant.segment_number());
-                let record = recorded.get(&place).copied();
+                let record = recorded.get(&bridge_and_vlan).copied();
                 let addresses = known_addresses(input, tenant.name, segment, record);
-                sources.insert(place.clone(), new_record(tenant.name, &place, addresses));
+                sources.insert(
+                    bridge_and_vlan.clone(),
+                    new_record(tenant.name, &bridge_and_vlan, addresses),
+                );
             }
         }
     }
@@ -323,14 +327,14 @@ fn known_addresses(
 
 fn new_record(
     name: &str,
-    (bridge, vlan): &Place,
+    (bridge, vlan): &BridgeAndVlan,
     addresses: BTreeSet<(MacAddress, IpAddr)>,
 ) -> SourceRecord {
     SourceRecord { network: name.to_owned(), bridge: bridge.clone(), vlan: *vlan, addresses }
 }
 
 /// Returns the bridge of a tenant, and its VLAN if the bridge is shared; `None` without a bridge.
-fn place_of(network: &DesiredNetwork, tenant: &DesiredTenant) -> Option<Place> {
+fn find_bridge_and_vlan(network: &DesiredNetwork, tenant: &DesiredTenant) -> Option<BridgeAndVlan> {
     if let Some(shared) = network.scenario.shared_bridge() {
         return Some((shared.link.name.clone(), Some(tenant.segment.vlan()?)));
     }

@@ -98,12 +98,12 @@ mod tests {
         context
     }
 
-    fn places(images: Value) -> Vec<(String, String)> {
+    fn preload_targets(images: Value) -> Vec<(String, String)> {
         let uses = preloaded_images(&context(images));
         uses.into_iter().map(|one| (one.image.namespace, one.image.storage_class)).collect()
     }
 
-    fn place(namespace: &str, class: &str) -> (String, String) {
+    fn target(namespace: &str, class: &str) -> (String, String) {
         (namespace.to_owned(), class.to_owned())
     }
 
@@ -111,17 +111,20 @@ mod tests {
     fn images_are_preloaded_for_classes_and_namespaces() {
         let entry = json!({"image": "http://images/a.img", "size": "4Gi", "preload": true});
         let shared = json!({"namespace": "images", "catalog": [entry]});
-        assert_eq!(places(shared), [place("images", "fast")]);
+        assert_eq!(preload_targets(shared), [target("images", "fast")]);
         let own = json!({"golden": true, "catalog": [entry]});
-        assert_eq!(places(own), [place("cluster-a", "fast"), place("cluster-b", "fast")]);
+        assert_eq!(
+            preload_targets(own),
+            [target("cluster-a", "fast"), target("cluster-b", "fast")]
+        );
         let mut classes = entry.clone();
         classes["storageClasses"] = json!(["slow", "fast"]);
         let listed = json!({"namespace": "images", "catalog": [classes]});
-        assert_eq!(places(listed), [place("images", "slow"), place("images", "fast")]);
-        assert_eq!(places(json!({"catalog": [entry]})), []);
+        assert_eq!(preload_targets(listed), [target("images", "slow"), target("images", "fast")]);
+        assert_eq!(preload_targets(json!({"catalog": [entry]})), []);
         let without_size = json!({"image": "http://images/a.img", "preload": true});
         let listed = json!({"image": "http://images/b.img", "size": "4Gi"});
-        assert_eq!(places(json!({"golden": true, "catalog": [without_size, listed]})), []);
+        assert_eq!(preload_targets(json!({"golden": true, "catalog": [without_size, listed]})), []);
     }
 
     #[test]
