@@ -23,7 +23,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// Time within which the observer receives the events of all kinds.
 const EVENT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Number of pods of each workload.
+/// Size of the tenant's workloads.
 #[derive(Clone, Copy, Debug)]
 pub struct Workload {
     /// Number of pods of each app.
@@ -76,7 +76,7 @@ impl DrainTestbed {
         }
     }
 
-    /// Starts the pods with their PodDisruptionBudgets. The machines must be available.
+    /// Starts the pods with their PodDisruptionBudgets. The caller waits until the machines are available.
     pub fn start_workload(&self) {
         for app in APPS {
             self.clusters.apply_workload(app, self.workload.pods);

@@ -127,7 +127,7 @@ impl HostDrains {
             self.bed.clusters.infra.kubectl(&["cordon", host]).unwrap();
             self.vm_hosts.evict_pods(host);
         }
-        // Each kill has two moments for the cancellation. In two of three rounds, no drain is cancelled.
+        // A drain is cancelled before or after one of the kills. In two of three rounds, no drain is cancelled.
         let moments = 2 * KILLS_PER_ROUND;
         let cancelled_at = self.random(3 * moments);
         let mut cancelled = None;

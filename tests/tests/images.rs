@@ -186,10 +186,12 @@ impl Bed {
         });
     }
 
+    /// Waits until the condition GoldenImagesReady has these words.
     fn wait_until_images_are(&self, words: &[&str]) {
         self.wait_until_condition(&["infraconfig", "default"], "GoldenImagesReady", words);
     }
 
+    /// Waits until the MachineDeployment reports that its machines wait for an image, with these words.
     fn wait_until_machines_wait(&self, tenant: &str, words: &[&str]) {
         let namespace = format!("cluster-{tenant}");
         let deployment = ["machinedeployment", "web", "-n", namespace.as_str()];

@@ -1,4 +1,5 @@
-//! Prepares the drives of a PCI function for a change of its driver: udev examines them again, and they are claimed.
+//! Prepares the drives of a PCI function for a change of its driver: udev examines them again, and the agent opens them
+//! exclusively.
 //!
 //! udev examines a drive after a program has written to it through the device node in `/dev` of the host. It does not
 //! notice what a VM has written through the device node in its container, so its database may show no signature.
@@ -28,14 +29,14 @@ const EXAMINATION_INTERVAL: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub(super) struct ExclusiveDrives(#[expect(dead_code, reason = "held, not used")] Vec<OwnedFd>);
 
-/// Lets udev examine the drives of a function again, and claims them. Returns an error if a drive is in use.
+/// Lets udev examine the drives of a function again, and opens them exclusively. Returns an error if a drive is in use.
 pub(super) fn open_drives_exclusively(
     context: &ApplyContext,
     address: PciAddress,
 ) -> Result<ExclusiveDrives, ApplyResult> {
     let root = context.root;
     let mut files = Vec::new();
-    // The drives in a captured tree are those of another host.
+    // A captured tree describes another host, whose drives this host does not have.
     if root.is_live() {
         for name in read_drives(root, address).map_err(blocked)? {
             let number = root.read(&format!("{BLOCK_FOLDER}/{name}/dev")).map_err(blocked)?;

@@ -1,8 +1,9 @@
 //! Binds PCI functions to the driver `vfio-pci`, and releases them to their original drivers.
 //!
 //! `driver_override` restricts one function to `vfio-pci`. The alternative, `new_id` of the driver, would bind every
-//! unbound function with the same id. A process that writes to `unbind` waits while a VM has the function open, so the
-//! use is read again directly before, while the drives of the function are claimed.
+//! unbound function with the same id. A process that writes to `unbind` waits while a VM has the function open.
+//! Therefore the agent reads directly before, with the drives of the function opened exclusively, whether the function
+//! is in use.
 
 use berth_api::PciAddress;
 
@@ -27,7 +28,7 @@ pub(super) fn set_driver(context: &ApplyContext, address: PciAddress, step: &Ste
             "the desired value is not the name of a driver".to_owned(),
         ));
     };
-    // Drives stay claimed until they are unbound.
+    // The drives stay opened exclusively until the function is unbound.
     let exclusive_drives =
         if driver == VFIO_DRIVER { Some(open_drives_exclusively(context, address)?) } else { None };
     let facts = observe_function(context.root, address);
@@ -73,7 +74,7 @@ impl DriverChange<'_> {
             .map_err(ApplyResult::from)
             .and_then(|()| self.confirm(VFIO_DRIVER));
         if moved.is_err() {
-            // If this fails too, the next plan starts from the state that is left.
+            // If this fails too, the next plan starts from the resulting state.
             let restored = self.write_override("\n").and_then(|()| match function.driver {
                 Some(_) => self.probe_if_unbound(),
                 None => Ok(()),
@@ -99,7 +100,7 @@ impl DriverChange<'_> {
         self.confirm(driver)
     }
 
-    /// Sets the only driver that may bind the function; a line end permits all drivers.
+    /// Sets the only driver that may bind the function; an empty line permits all drivers.
     fn write_override(&self, driver: &str) -> std::result::Result<(), WriteError> {
         let file = format!("{DEVICE_FOLDER}/{}/driver_override", self.address);
         self.context.root.write(&file, driver)
@@ -127,7 +128,8 @@ impl DriverChange<'_> {
         }
     }
 
-    /// Reads the driver, because `drivers_probe` succeeds even if no driver accepts the function.
+    /// Returns a failure if the function has another driver: `drivers_probe` succeeds even if no driver accepts the
+    /// function.
     fn confirm(&self, driver: &str) -> Result {
         let now = read_driver(self.context.root, self.address);
         let now = now.as_deref().unwrap_or(NO_DRIVER);

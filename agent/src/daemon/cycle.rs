@@ -193,7 +193,7 @@ impl CycleRunner {
     fn guarded_leases(&self, desired: &HostDesiredState) -> Option<LeasedNetworks> {
         let mut tenants = desired.spec.tenant_networks.iter();
         let has_source_guard = tenants.any(|tenant| tenant.source_guard == Some(true));
-        // A network with a fault is not in the spec, but may be guarded.
+        // A network whose spec has a fault is not in `desired.spec`, but may have source guard.
         let known = self.dhcp.guarded_leases(has_source_guard || !desired.faults.is_empty());
         match (&self.settings.source, &desired.leases) {
             (Source::File(_), Some(leases)) => Some(leased_networks(leases)),

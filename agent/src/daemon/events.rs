@@ -47,7 +47,8 @@ impl EventLog {
                 .unwrap_or_default();
             let sentence = format!("{}{message}", outcome.what);
             if outcome.result == ChangeResult::Done {
-                // The VMs themselves have Events. A host on which VMs start all the time would exceed the rate limit.
+                // KubeVirt emits Events about VMs. With an Event for each VM that starts, a host on which VMs start all
+                // the time would exceed the rate limit.
                 if outcome.drift || !outcome.id.follows_from_vms() {
                     new.entry(reason).or_default().push(sentence);
                 }

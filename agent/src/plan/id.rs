@@ -65,7 +65,7 @@ impl ChangeId {
         }
     }
 
-    /// Returns true if the start, the stop and the migration of a VM can cause this change.
+    /// Returns true if the start, the stop or the migration of a VM can cause this change.
     #[must_use]
     pub fn follows_from_vms(&self) -> bool {
         *self == Self::Links(LinkChangeId::UpdateLeases)

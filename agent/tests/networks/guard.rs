@@ -163,7 +163,7 @@ fn drift_of_the_source_guard_is_corrected_and_its_removal_restores_the_table() {
     apply_plan(&mut facts, &plan);
     assert_eq!(lease_count(&facts), Some(2));
 
-    // While the spec of a network has a fault, its VMs get their addresses all the same.
+    // While the spec of a network has a fault, its VMs still get their addresses.
     let fault = SOURCE_GUARD_SPEC.replace("vlan: 121", "vni: 121");
     let three = leases(120, &[1, 2, 3]);
     let plan = make_plan_with_leases(&facts, &fault, Some(&three));
@@ -218,7 +218,7 @@ fn unsupported_source_guard_is_tried_again_only_after_networks_change() {
     let guard = &facts.ledger.filter.as_ref().unwrap().guard;
     assert_eq!((guard.unsupported, guard.sources.len()), (true, 1));
     assert_eq!(lease_count(&facts), None);
-    // Other leases are not tried.
+    // After a change of leases alone, the rules are not tried again.
     let more = leases(120, &[1, 2]);
     assert!(make_plan_with_leases(&facts, SOURCE_GUARD_SPEC, Some(&more)).is_empty());
     let moved = SOURCE_GUARD_SPEC.replace("vlan: 120", "vlan: 122");

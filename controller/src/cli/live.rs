@@ -117,9 +117,9 @@ fn list_failure(error: CallError, server: &str, plural: &str) -> Failure {
     Failure { exit_code: EXIT_UNREACHABLE, error }
 }
 
-/// Lists the CSIStorageCapacities in the version that the API server serves, and the CSIDrivers that report their storage
-/// with these objects. If the former cannot be listed, the drivers are not listed either: the hosts would seem to have no
-/// storage.
+/// Lists the CSIStorageCapacities in the version that the API server serves, and the CSIDrivers that report their
+/// storage with these objects. If the capacities cannot be listed, the drivers are not listed either: with the drivers
+/// alone, the hosts would seem to have no free storage.
 async fn list_reported_storage(
     client: &Client,
     items: &mut Vec<FleetItem>,

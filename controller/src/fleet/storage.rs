@@ -30,7 +30,8 @@ type ClaimKey = (String, String);
 pub struct StorageObjects {
     /// StorageClasses by name.
     pub classes: BTreeMap<String, StorageClassFields>,
-    /// For each annotation of a default class, the class that applies: the newest, as in Kubernetes.
+    /// Default class by the index of its annotation in [`DEFAULT_ANNOTATIONS`]: the newest class with this annotation,
+    /// as in Kubernetes.
     default_classes: BTreeMap<usize, DefaultClass>,
     /// Names of the CSIDrivers that report their storage.
     pub reporting_drivers: BTreeSet<String>,
@@ -43,7 +44,8 @@ pub struct StorageObjects {
     volumes: BTreeMap<String, Option<NodeSelector>>,
 }
 
-/// Creation time and name of a default class. The maximum applies.
+/// Creation time and name of a default class. The class with the maximum applies: the newest, and of classes that were
+/// created in the same second, the first by name.
 type DefaultClass = (Option<Time>, Reverse<String>);
 
 /// A PersistentVolumeClaim.

@@ -28,7 +28,7 @@ pub(crate) type DesiredImages = BTreeMap<ImageKey, DesiredImage>;
 /// Permission of a tenant to clone from a namespace: the namespace of golden images, and the name of the tenant.
 pub(crate) type Grant = (String, String);
 
-/// Returns the golden images of all uses, each once. A use has the namespace of the machines.
+/// Returns the golden images of all uses, each once. Each use comes with the namespace of its machines.
 pub(crate) fn desired_images<'u>(
     uses: impl IntoIterator<Item = (&'u str, &'u GoldenImageUse)>,
 ) -> DesiredImages {

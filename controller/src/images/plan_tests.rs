@@ -151,7 +151,7 @@ fn incompletely_deleted_images_are_deleted() {
     observed.clones.clear();
     let never = images(json!({"garbageCollect": "Never"}));
     assert_eq!(plan(&DesiredImages::new(), &observed, &never), []);
-    // A desired image is completed.
+    // If the image is desired, its missing objects are created instead.
     let changes = plan(&desired(&[image]), &observed, &config);
     assert!(changes.iter().all(|(_, change)| *change != ImageChange::DeleteImage), "{changes:?}");
 }

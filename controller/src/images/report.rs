@@ -53,7 +53,8 @@ impl ImageReport {
             let Some(state) = states.get(key) else { continue };
             images.push(desired_status(key, one, state, observed, plan_clone(one)));
         }
-        // Other images follow, so that objects in the namespace of a tenant cannot displace images that are needed.
+        // Images that are not needed are last, so that they are left out first: tenants can create such objects in
+        // their namespaces.
         let mut others: BTreeMap<&ImageKey, GoldenImageStatus> = BTreeMap::new();
         let volumes = observed.volumes.iter().map(|(key, one)| (key, &one.import, one.state.phase));
         let crons = observed.crons.iter();

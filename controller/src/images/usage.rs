@@ -1,7 +1,8 @@
 //! Objects that depend on golden images.
 //!
-//! A golden image is deleted only if no such object exists according to the API server. Stores are not sufficient: they may
-//! lack an object that was created a moment ago, and objects that Berth did not create have no label of Berth.
+//! A golden image is deleted only if no such object exists according to the API server. The informer stores are not
+//! sufficient: they may lack an object that was created a moment ago, and objects that Berth did not create have no
+//! label of Berth.
 
 use std::collections::BTreeSet;
 

@@ -24,7 +24,8 @@ impl Simulation {
         }
     }
 
-    /// Adds copies of the storage that only the host `from` can use, for its copy `to`.
+    /// Adds storage for the host `to`, which the option `--add` creates as a copy of the host `from`: copies of the
+    /// storage that only `from` can use.
     pub(super) fn add_copied_storage(&mut self, storage: &StorageObjects, from: &str, to: &str) {
         for (name, capacity) in &storage.capacities {
             let mut copy = capacity.clone();

@@ -141,7 +141,7 @@ fn same_conditions(observed: &[Condition], written: &[Condition]) -> bool {
         && written.iter().all(|one| observed.contains(one))
 }
 
-/// Emits an Event if the imports of other golden images fail than before.
+/// Emits an Event if imports of golden images fail, and the condition reported no failures or others before.
 async fn emit_failed_imports(config: &InfraConfig, context: &Context, status: &InfraConfigStatus) {
     let failed = |conditions: &[Condition]| {
         let of_images = conditions.iter().find(|one| one.type_ == GOLDEN_IMAGES_READY);

@@ -125,8 +125,7 @@ impl ImageTable {
         }
     }
 
-    /// Returns the description of an image that is not ready, of those that are recorded for a MachineDeployment; `None`
-    /// if machines can be created.
+    /// Describes the first image of a MachineDeployment that is not ready; `None` if machines can be created.
     pub(super) fn unready_image(&self, key: &DeploymentKey) -> Option<String> {
         let state = self.lock();
         let record = state.records.get(key)?;

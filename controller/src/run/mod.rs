@@ -192,7 +192,7 @@ fn start_reconcilers(
     targets: Option<Arc<dyn TargetFinder>>,
 ) -> JoinSet<()> {
     let mut all = JoinSet::new();
-    // The table has states from an earlier term as the leader.
+    // The table may have states from an earlier time as the leader.
     context.images.reset();
     all.spawn(hosts::run(Arc::clone(context)));
     all.spawn(config::run(Arc::clone(context)));

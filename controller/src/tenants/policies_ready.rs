@@ -7,9 +7,9 @@ use super::status::POLICIES_READY;
 
 /// Returns the reason why the NetworkPolicies of a tenant are not in force; `None` if the policies are in force.
 ///
-/// A pod that starts before the policies can reach the whole pod network, and an importer that starts before the
-/// policies may be refused. An invalid kubeconfig does not delay machines, because the tenant's API server may run
-/// in these machines.
+/// A pod that starts before the policies can reach the whole pod network, and the connections of an importer that
+/// starts before the policies may be refused. An invalid kubeconfig does not delay machines, because the tenant's API
+/// server may run in these machines.
 #[must_use]
 pub fn policies_not_ready_reason(tenant: &TenantCluster) -> Option<String> {
     let name = tenant.name_any();

@@ -141,7 +141,7 @@ impl Extender {
         let until = now.checked_add(RESERVED_TIMEOUT).unwrap_or(now);
         self.reservations.records.set_stage(uid, Stage::Reserved { until });
         // kube-scheduler retries the pod only after an event, and the reservation may expire first. Therefore the
-        // extender causes an event of the host, as for a refused pod with a reservation.
+        // extender requests a change of the Node, as for a refused pod with a reservation.
         let Some(reservation) = self.reservations.get(uid) else { return };
         let (request, host) = (reservation.request.clone(), Arc::clone(&reservation.host));
         let id = self.reservations.engine.host(&host);

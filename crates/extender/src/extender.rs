@@ -101,7 +101,7 @@ impl Extender {
         requirements: VmRequirements,
     ) -> Result<Request, InvalidField> {
         let counted = self.virtual_machines.placement_pod(&observed.existing);
-        // The volumes of a pod on a host are provisioned.
+        // The volumes of a pod that has a host are already provisioned.
         let is_on_host = observed.existing.node_name.is_some();
         let claims: &[String] = if is_on_host { &[] } else { &observed.claims };
         let parts = PodFields { claims, ..PodFields::from_pod(pod, &counted) };

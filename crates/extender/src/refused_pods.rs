@@ -41,8 +41,9 @@ const MAX_INDIVIDUAL_CHECKS: usize = 64;
 /// Maximum number of request classes that one call of [`RefusedPods::take_hosts_with_resources`] searches; the other
 /// classes are searched in later calls.
 const MAX_CLASSES_PER_ROUND: usize = 64;
-/// Maximum number of pods without a request class for which one such call scans all hosts. A pod has no request class if
-/// its volumes or other pods affect the result, so that each of thousands of such pods needs its own scan.
+/// Maximum number of pods without a request class for which one call of [`RefusedPods::take_hosts_with_resources`]
+/// scans all hosts. A pod has no request class if its volumes or other pods affect the result, so that each of
+/// thousands of such pods needs its own scan.
 const MAX_SCANS_PER_ROUND: usize = 64;
 
 impl RefusedPods {
@@ -87,8 +88,8 @@ impl RefusedPods {
         }
     }
 
-    /// Records that hosts may have more free storage than before. Other pods than those with volumes are not affected,
-    /// and drivers report their storage very often.
+    /// Records that hosts may have more free storage than before. Without a pod with volumes, nothing is recorded,
+    /// because drivers report their storage very often.
     pub(super) fn mark_storage_changed(&mut self, hosts: impl IntoIterator<Item = HostId>) {
         if self.pods.values().any(|pod| pod.request.has_claims()) {
             self.changed_hosts.extend(hosts);

@@ -1,5 +1,5 @@
 //! Selects the networks whose VMs may send only from the addresses of their leases, and the rules that drop other
-//! frames of these VMs.
+//! frames of these VMs: frames from foreign addresses.
 //!
 //! A rule compares the bridge of a frame, on a shared bridge also the VLAN of the port, the Ethernet source and the IP
 //! source with two sets: one has the Ethernet addresses with a lease, the other one the leases. A change of the leases
@@ -254,6 +254,7 @@ impl SourceRule {
     }
 }
 
+/// Bridge of a network, and the VLAN of the network if several tenants share the bridge.
 type BridgeAndVlan = (LinkName, Option<VlanId>);
 
 /// Returns the networks with source guard, with their leases. Networks that are not changed because of a fault in their
@@ -290,7 +291,7 @@ pub(super) fn desired_sources(
     for network in &desired.networks {
         for tenant in &network.tenants {
             let Some(bridge_and_vlan) = find_bridge_and_vlan(network, tenant) else { continue };
-            // Another tenant may have had the VLAN before.
+            // The recorded network with this bridge and VLAN may be that of another tenant.
             sources.remove(&bridge_and_vlan);
             if guarded.contains(tenant.name) {
                 let segment = Some(tenant.segment_number());

@@ -1,4 +1,5 @@
-//! State of the reconciler of golden images that is kept in memory only. Without it, requests are sent again earlier.
+//! State of the reconciler of golden images that is kept in memory only. If it is lost, some requests are repeated
+//! earlier.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -20,7 +21,7 @@ pub(super) struct ImageMemory {
     pub(super) refused_grants: BTreeMap<Grant, String>,
     /// UIDs of objects that were deleted, and that the stores may still contain.
     pub(super) deleted: BTreeSet<String>,
-    /// Time before which it is not checked again whether unused images can be deleted.
+    /// Earliest time of the next check whether unused images can be deleted.
     pub(super) next_deletion: Option<Instant>,
     /// Time of the last report.
     pub(super) reported_at: Option<Instant>,

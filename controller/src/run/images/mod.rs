@@ -31,7 +31,7 @@ use stores::ImageStores;
 /// The triggers combine changes, because a debounce would be prolonged by each clone.
 const OPTIONS: ReconcilerOptions =
     ReconcilerOptions { name: "images", concurrency: 1, debounce: Duration::from_millis(10) };
-/// Time in which changes are combined to one reconcile.
+/// Time for which changes are collected, so that one reconcile handles all of them.
 const BATCH_INTERVAL: Duration = Duration::from_secs(1);
 /// Time for which the reconciler waits at its start until all kinds are listed.
 const LIST_TIMEOUT: Duration = Duration::from_secs(30);

@@ -30,7 +30,7 @@ const RECORD_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Interval between reconciles while a kind is missing or not listed. The list of a kind without objects sends no signal.
 const FAULT_INTERVAL: Duration = Duration::from_secs(15);
-/// Time after which permissions are granted again that the API server has refused.
+/// Delay after which the controller tries again to grant a permission that the API server has refused.
 const GRANT_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Reconciler of golden images.
@@ -87,7 +87,8 @@ impl ImageReconciler {
         memory
             .failures
             .retain(|key, _| desired.contains_key(key) && !states.get(key).is_some_and(is_ready));
-        // A failed import usually has the same cause, such as a missing namespace, and more machines wait for it.
+        // If an import has failed, the condition reports the import instead of a refused permission: the cause is
+        // usually the same, such as a missing namespace, and the failed import prevents more machines.
         let refused_grants = self.grant_fault(&memory);
         let grant_delay = refused_grants.is_some().then_some(GRANT_INTERVAL);
         let fault = fault.or_else(|| refused_grants.filter(|_| !has_failed));

@@ -149,7 +149,7 @@ impl ValidatedDeployment<'_> {
             Err(_) => None,
         };
         let lacks_images = self.lacks_image_record();
-        // While machines wait for a golden image, nothing is read.
+        // While machines wait for a golden image, the template is not read again.
         if needs_new_machines
             && !is_new
             && !lacks_images

@@ -52,8 +52,8 @@ impl ValidatedDeployment<'_> {
             && !self.context.images.has_record(&object_key(self.object), uid.as_deref(), generation)
     }
 
-    /// Records the golden images that the machines need. `input_version` is that of the images table before the machines
-    /// were rendered.
+    /// Records the golden images that the machines need. `input_version` is that of the `ImageTable` before the
+    /// machines were rendered.
     pub(super) fn record_images(&self, input_version: u64, uses: &[GoldenImageUse]) {
         if self.has_golden_images() {
             self.context.record(self.object, input_version, self.namespace.clone(), uses);

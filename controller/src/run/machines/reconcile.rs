@@ -82,7 +82,8 @@ pub(super) async fn reconcile(
     }
     let validated =
         ValidatedDeployment { context, object, deployment, owner, namespace, render_context, vms };
-    // 4. Prepare (sends requests): add the finalizer, record the machines' namespace, and restore deleted AddressClaims.
+    // 4. Prepare (sends requests): add the finalizer, record the machines' namespace, and restore deleted
+    // AddressClaims.
     let has_finalizer = object.finalizers().iter().any(|one| one == FINALIZER);
     if !has_finalizer && validated.has_machine_controller_machines().await? {
         return Ok(Some(add_jitter(RETRY_DELAY)));

@@ -10,8 +10,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// requests at the same time.
 ///
 /// A removal needs up to 3 MB: for 2,000 pods with names of 253 bytes and UIDs of 64 bytes, and for the outcomes of its
-/// evictions, with names of PodDisruptionBudgets or explanations. A reconcile has up to 100 steps; it alternates between
-/// a list of the pods and up to 50 evictions. Thus all removals of a tenant need up to 12 MB.
+/// evictions, with names of PodDisruptionBudgets or explanations. A reconcile has up to 100 steps; it alternates
+/// between a list of the pods and up to 50 evictions. Thus all removals of a tenant need up to 12 MB.
 const MAX_LISTS: usize = 4;
 
 /// Permits to hold lists of pods, by tenant.

@@ -180,7 +180,7 @@ fn a_binding_with_an_unknown_outcome_keeps_its_host() {
     let other = PodBuilder::vm("other", 6).build();
     assert!(matches!(extender.answer_filter(now, &other, &["a"]), FilterAnswer::Refused(_)));
     extender.record_binding_failure(now, "vm");
-    // kube-scheduler does not retry the pod without an event of its host.
+    // kube-scheduler retries the pod only after a change of the Node.
     assert_eq!(extender.take_hosts_to_patch(), ["a"]);
     assert_eq!(extender.answer_filter(now, &pod, &["a"]), FilterAnswer::ReservedHost("a"));
 }

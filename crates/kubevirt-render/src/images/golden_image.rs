@@ -40,8 +40,8 @@ pub struct GoldenImage {
 }
 
 impl GoldenImage {
-    /// Returns the name of the DataVolume and of the DataSource, a DNS label. It has a digest of everything that makes
-    /// a clone of one volume unusable in place of a clone of another.
+    /// Returns the name of the DataVolume and of the DataSource, a DNS label. It has a digest of all
+    /// properties that determine whether a disk can be a clone of this volume.
     ///
     /// Tenants choose URLs, so the digest must resist collisions: with a weaker hash, a tenant could find a URL whose
     /// image other tenants would get in place of their own.

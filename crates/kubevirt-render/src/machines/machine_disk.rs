@@ -27,7 +27,7 @@ pub(super) enum DiskField {
 pub(super) struct MachineDisk<'a> {
     /// Position in `secondaryDisks`; `None` for the first disk.
     index: Option<usize>,
-    /// True if the providerSpec has the flat form.
+    /// True if the providerSpec has the older flat form (fields directly in `cloudProviderSpec`).
     is_flat: bool,
     /// Name of the DataVolume and of its PersistentVolumeClaim.
     pub(super) name: String,

@@ -98,6 +98,7 @@ mod tests {
         context
     }
 
+    /// Returns the namespace and the storage class of each preloaded image.
     fn preload_targets(images: Value) -> Vec<(String, String)> {
         let uses = preloaded_images(&context(images));
         uses.into_iter().map(|one| (one.image.namespace, one.image.storage_class)).collect()

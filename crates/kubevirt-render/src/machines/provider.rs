@@ -48,7 +48,8 @@ pub(super) struct ProviderConfig {
     pub(super) node_selector: Option<Value>,
     pub(super) tolerations: Vec<Value>,
     pub(super) additional_networks: AdditionalNetworks,
-    /// True if the providerSpec has the flat form. In the flat form, the template's label `machine` is the label by
+    /// True if the providerSpec has the older flat form (fields directly in `cloudProviderSpec`, without the object
+    /// `virtualMachine`). In this form, the template's label `machine` is the label by
     /// which the machines of a MachineDeployment are selected.
     pub(super) is_flat: bool,
 }

@@ -74,7 +74,8 @@ impl<'a> VolumeFilter<'a> {
                 }
                 Some(Claim::Unbound { class: name, bytes, selected_node }) => {
                     let Some(class) = volumes.classes.get(&name) else { continue };
-                    // A claim of another class is bound by the volume controller, before its pod is scheduled.
+                    // The volume controller binds a claim of a class with the binding mode Immediate before its pod is
+                    // scheduled.
                     if !class.waits_for_consumer {
                         continue;
                     }
@@ -199,8 +200,8 @@ fn find_shortage(
         }
     }
     let reserved = available.reserved;
-    // A single claim was compared above, or by kube-scheduler. Without any limit, kube-scheduler has found a volume
-    // without a claim.
+    // A single claim was compared above, or by kube-scheduler. If no pool has space for any volume, kube-scheduler has
+    // found an existing volume to which it will bind the claim.
     if requested.claims.saturating_add(reserved.claims) <= 1 || available.volume_limit.is_none() {
         return None;
     }
