@@ -411,7 +411,11 @@ mod tests {
         assert!(shown[0].starts_with("spec.devices.vfio[0].pciAddress: `81.0`"), "{shown:#?}");
         assert!(manifest.spec.devices.is_none() && manifest.spec.ksm.is_some());
         assert_eq!(manifest.unparsed.parts, [SpecPart::Devices].into());
-        assert_eq!(faults("  devices: {vfio: [{address: a}]}").len(), 1, "an unknown field");
+        assert_eq!(
+            faults("  devices: {vfio: [{address: a}]}").len(),
+            1,
+            "the unknown field is a fault"
+        );
     }
 
     #[test]

@@ -188,7 +188,7 @@ impl DrainTestbed {
     /// Waits until all pods are healthy and no machine is being removed. Then verifies all drains.
     pub fn check_end(&self) {
         self.wait_until_healthy();
-        self.wait_until("the condition is removed", |bed| {
+        self.wait_until("the MachineDeployment has no condition MachinesRemoved", |bed| {
             condition(&bed.deployment(), "MachinesRemoved").is_null()
         });
         self.check_drains();

@@ -111,7 +111,10 @@ impl HostDrains {
                 "round {round}: {drains} drains of hosts, {cancelled} cancelled, {nodes} drained Nodes, \
                  {kills} kills, {seconds} s"
             );
-            assert!(begin.elapsed() < TIME_LIMIT, "{drains} drains of hosts in {seconds} s");
+            assert!(
+                begin.elapsed() < TIME_LIMIT,
+                "the time limit of all rounds has passed: {drains} drains of hosts in {seconds} s"
+            );
             round += 1;
         }
     }

@@ -102,7 +102,10 @@ fn expired_certificate_is_reported(clusters: &Clusters) {
     std::thread::sleep(Duration::from_secs(10));
     let during = refused_requests() - before;
     // The first retries follow after 1, 2, 4 and 8 s.
-    assert!(before > 0 && during < 10, "{before} requests, and {during} within 10 s");
+    assert!(
+        before > 0 && during < 10,
+        "there should be few requests: {before} at first, and {during} within 10 s"
+    );
     let files = tenant.create_certificate("renewed", "berth", "system:masters").unwrap();
     clusters.write_secret("cluster-expired", &clusters.certificate_kubeconfig(&files));
     clusters.wait_until_condition("expired", "TenantAccessReady", "True Connected");
@@ -209,7 +212,10 @@ fn flood_of_labels_delays_no_other_tenant(
         );
     }
     let resident = resident_kilobytes(controller);
-    assert!(resident < MAX_RESIDENT_KILOBYTES, "{resident} KiB during the flood");
+    assert!(
+        resident < MAX_RESIDENT_KILOBYTES,
+        "the controller needs too much memory during the flood: {resident} KiB"
+    );
     clusters.wait_until_condition("flood", "NodeLabelsReady", "False TooManyNodes");
     drop(flood);
     flooding.kubectl(&["delete", "node", FLOOD_NODE]).unwrap();

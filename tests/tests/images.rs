@@ -202,7 +202,7 @@ impl Bed {
     /// Waits until the controller sends no reads and creates, for example because it has just listed all kinds.
     fn wait_until_idle(&self) {
         let last = Cell::new(self.request_count());
-        self.wait_until("no request for five seconds", |bed| {
+        self.wait_until("the controller has sent no request for five seconds", |bed| {
             std::thread::sleep(Duration::from_secs(5));
             let current = bed.request_count();
             last.replace(current) == current
@@ -275,7 +275,7 @@ fn machines_share_one_import(bed: &mut Bed, plain_requests: usize) {
     let requests = bed.request_count() - before;
     assert!(
         requests <= plain_requests + ADDITIONAL_REQUESTS,
-        "{requests} requests for {MACHINES} machines, {plain_requests} without golden images"
+        "golden images cost too many requests: {requests} for {MACHINES} machines, {plain_requests} without golden images"
     );
     // Another tenant uses the same import, also while the controller is killed again and again.
     bed.create_machines("shop");

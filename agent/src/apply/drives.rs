@@ -27,7 +27,9 @@ const EXAMINATION_INTERVAL: Duration = Duration::from_millis(20);
 /// Drives that this process has opened exclusively (`O_EXCL`). Until this value is dropped, the kernel refuses to mount
 /// them, and other exclusive users such as LVM, RAID, ZFS and swap space.
 #[derive(Debug)]
-pub(super) struct ExclusiveDrives(#[expect(dead_code, reason = "held, not used")] Vec<OwnedFd>);
+pub(super) struct ExclusiveDrives(
+    #[expect(dead_code, reason = "the files stay open until they are dropped")] Vec<OwnedFd>,
+);
 
 /// Lets udev examine the drives of a function again, and opens them exclusively. Returns an error if a drive is in use.
 pub(super) fn open_drives_exclusively(
@@ -83,8 +85,9 @@ fn open_exclusively(root: &Root, name: &str, number: &str) -> Result<Option<Owne
         Ok(file) => file,
         Err(Errno::ENOENT | Errno::EACCES | Errno::EPERM) => return Ok(None),
         Err(Errno::EBUSY) => {
-            let message =
-                format!("it is in use: a mount, a program or the kernel has claimed {name}");
+            let message = format!(
+                "it is in use: a mount, a program or the kernel has opened {name} exclusively"
+            );
             return Err(blocked(message));
         }
         Err(errno) => return Err(blocked(format!("/dev/{name}: {}", errno.desc()))),

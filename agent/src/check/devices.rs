@@ -104,13 +104,13 @@ fn check_vfio(input: &Input) -> Outcome {
         Outcome::pass(format!("{} functions", bound.len()))
     } else {
         let message = format!(
-            "{} of {} functions share an IOMMU group with the host",
+            "{} of {} functions share an IOMMU group with functions that the host uses",
             shared.len(),
             bound.len()
         );
         Outcome::warn(message).remedy(
             "add the other functions of the group to spec.devices.vfio of the HostProfile or InfraNode, if the host does \
-             not need them; otherwise use another slot",
+             not need them; otherwise move the device to another slot",
         )
     };
     for (function, other) in shared {

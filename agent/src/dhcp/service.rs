@@ -413,7 +413,7 @@ mod tests {
         };
         assert_eq!(handle.guarded_leases(true), None);
         handle.set_leases(&Arc::default());
-        assert!(is_changed(), "the leases are known");
+        assert!(is_changed(), "the wait should end when the leases become known");
         assert_eq!(handle.guarded_leases(true), Some(LeasedNetworks::new()));
         handle.set_leases(&leases(&[1]));
         assert!(is_changed());
@@ -423,6 +423,6 @@ mod tests {
         assert!(!is_changed());
         assert_eq!(handle.guarded_leases(false), None);
         handle.set_leases(&leases(&[1, 2]));
-        assert!(!is_changed(), "no network has source guard");
+        assert!(!is_changed(), "without source guard, the wait should not end");
     }
 }

@@ -93,7 +93,7 @@ fn disks_are_clones_of_a_golden_image() {
     let rendered = render_with_images(&deployment_of_tenant(&[]), &images, &[block_profile()]);
     let [GoldenImageUse { image: golden, smallest_disk, .. }] = rendered.golden_images.as_slice()
     else {
-        panic!("{rendered:?}")
+        panic!("the machine should have one golden image: {rendered:?}")
     };
     assert_eq!(
         (golden.namespace.as_str(), golden.storage_class.as_str()),
@@ -123,7 +123,7 @@ fn disks_are_clones_of_a_golden_image() {
         &images,
         &[block_profile()],
     );
-    assert_eq!(*golden, again.golden_images[0].image, "machines share the image");
+    assert_eq!(*golden, again.golden_images[0].image, "machines should share the image");
     // Without a StorageProfile, CDI chooses the volume mode.
     let unknown = render_with_images(&deployment_of_tenant(&[]), &images, &[]);
     assert_eq!(unknown.golden_images[0].image.volume_mode, None);

@@ -155,7 +155,11 @@ mod tests {
             all.handle_machine(seconds(10), false, &machine("a", &mark));
             all.handle_machine(seconds(20), false, &machine("b", &mark));
             all.handle_node(seconds(ready_at), false, "c", true);
-            assert_eq!(all.violations().len(), violations, "{ready_at}");
+            assert_eq!(
+                all.violations().len(),
+                violations,
+                "the replacement is ready at {ready_at} s"
+            );
         }
     }
 

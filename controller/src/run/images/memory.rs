@@ -144,14 +144,17 @@ mod tests {
         let mut memory = ImageMemory::default();
         assert!(memory.may_create(&key()));
         assert_eq!(memory.next_retry(), None);
-        assert!(!memory.may_retry(&key()), "the backoff begins");
+        assert!(!memory.may_retry(&key()), "the first failure should begin a backoff");
         let first = memory.next_retry().unwrap();
         assert!(first > Duration::from_secs(5) && first <= Duration::from_secs(10), "{first:?}");
         assert!(!memory.may_retry(&key()));
-        assert!(memory.next_retry().unwrap() <= first, "the backoff is not prolonged");
+        assert!(
+            memory.next_retry().unwrap() <= first,
+            "a second call should not prolong the backoff"
+        );
         memory.record_attempt(&key());
         assert!(memory.may_create(&key()));
-        assert!(!memory.may_retry(&key()), "the second attempt has failed");
+        assert!(!memory.may_retry(&key()), "the second failure should begin another backoff");
         assert!(memory.next_retry().unwrap() > Duration::from_secs(15));
         memory.record_refusal(&key(), "exceeded quota".to_owned());
         assert!(!memory.may_create(&key()));

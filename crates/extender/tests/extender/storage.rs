@@ -78,7 +78,7 @@ fn extender_with_storage(now: Instant, claims: &[&str]) -> Extender {
 #[track_caller]
 fn assert_no_space(extender: &mut Extender, now: Instant, pod: &v1::Pod, hosts: &[&str]) {
     let FilterAnswer::Refused(refusals) = extender.answer_filter(now, pod, hosts) else {
-        unreachable!("the storage is insufficient")
+        unreachable!("all hosts should refuse the pod")
     };
     assert_eq!(refusals.len(), hosts.len());
     assert!(refusals.iter().all(|(_, reason)| reason == NO_SPACE), "{refusals:?}");
@@ -88,7 +88,7 @@ fn assert_no_space(extender: &mut Extender, now: Instant, pod: &v1::Pod, hosts: 
 fn reserve(extender: &mut Extender, now: Instant, name: &str, hosts: &[&str]) -> String {
     match extender.answer_filter(now, &launcher(name), hosts) {
         FilterAnswer::ReservedHost(host) => host.to_owned(),
-        answer => unreachable!("{name}: {answer:?}"),
+        answer => unreachable!("{name} should get a reservation: {answer:?}"),
     }
 }
 
@@ -113,7 +113,7 @@ fn vms_that_are_created_at_once_do_not_share_storage() {
     report_storage(&mut extender, &host, 6 * GIB);
     assert!(extender.take_hosts_to_patch().is_empty());
     extender.update_claim(now, "default", "vm-1", None);
-    assert!(extender.take_hosts_to_patch().is_empty(), "2 GiB are free");
+    assert!(extender.take_hosts_to_patch().is_empty(), "2 GiB are free, and vm-5 needs 4 GiB");
     assert_no_space(&mut extender, now, &late, &HOSTS);
     // The administrator adds a drive.
     report_storage(&mut extender, &host, 8 * GIB);
@@ -200,7 +200,11 @@ fn the_reservation_of_a_launcher_pod_lasts_while_its_volume_is_filled() {
     // kube-scheduler stops waiting after ten minutes, and may refuse the host until the volume is bound.
     for hours in 1..4 {
         extender.expire_timeouts(now + hours * HOUR);
-        assert_eq!(extender.stage_counts().reserved, 1, "after {hours} hours");
+        assert_eq!(
+            extender.stage_counts().reserved,
+            1,
+            "the reservation should exist after {hours} hours"
+        );
     }
     // The host has eight CPUs.
     let later = now + 3 * HOUR;
@@ -253,7 +257,7 @@ fn reservations_of_pods_that_cannot_be_scheduled_end() {
                 .expect("the pod should be valid");
             extender.expire_timeouts(later);
         }
-        assert_eq!(extender.stage_counts().reserved, 0, "{change}");
+        assert_eq!(extender.stage_counts().reserved, 0, "the reservation should end: {change}");
     }
 }
 

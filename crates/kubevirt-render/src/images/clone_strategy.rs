@@ -293,9 +293,21 @@ mod tests {
         let reason = |profile: &StorageProfile, classes: &[SnapshotClass]| {
             ClonePlan::new(&request(profile, classes)).reason
         };
-        assert_eq!(reason(&plain, &all), snapshot_class("b"), "the first one by name");
-        assert_eq!(reason(&plain, &with_default), snapshot_class("z"), "the default class");
-        assert_eq!(reason(&named, &with_default), snapshot_class("b"), "that of the profile");
+        assert_eq!(
+            reason(&plain, &all),
+            snapshot_class("b"),
+            "the first class by name should be used"
+        );
+        assert_eq!(
+            reason(&plain, &with_default),
+            snapshot_class("z"),
+            "the default class should be used"
+        );
+        assert_eq!(
+            reason(&named, &with_default),
+            snapshot_class("b"),
+            "the class of the StorageProfile should be used"
+        );
         let driver = || DRIVER.to_owned();
         let missing = CloneReason::NoVolumeSnapshotClass { driver: driver() };
         assert_eq!(reason(&plain, &all[..1]), missing);

@@ -217,7 +217,7 @@ mod tests {
     #[test]
     fn credentials_do_not_change_the_name() {
         let ImageSource::Http(plain) = http("http://images/a.img", None) else {
-            panic!("not HTTP")
+            panic!("the source should be that of a web server")
         };
         let secret = HttpSource { secret: Some("s".to_owned()), ..plain.clone() };
         let headers = HttpSource { headers: vec!["a: b".to_owned()], ..plain.clone() };
@@ -232,7 +232,9 @@ mod tests {
         let mut golden = image(http("http://user:pw@images/a.img", Some("sha256:00")));
         golden.is_preallocated = true;
         let objects = golden.objects(quantity("10Gi"), &Images::default());
-        let [volume, source] = objects.as_slice() else { panic!("{objects:?}") };
+        let [volume, source] = objects.as_slice() else {
+            panic!("there should be a DataVolume and a DataSource: {objects:?}")
+        };
         assert_eq!(volume["kind"], "DataVolume");
         assert_eq!(
             volume["metadata"],
@@ -297,7 +299,9 @@ mod tests {
         ] {
             let images: Images = serde_json::from_value(images).unwrap();
             let objects = golden.objects(quantity("4Gi"), &images);
-            let [cron] = objects.as_slice() else { panic!("{objects:?}") };
+            let [cron] = objects.as_slice() else {
+                panic!("there should be only a DataImportCron: {objects:?}")
+            };
             let spec = &cron["spec"];
             assert_eq!(
                 (&cron["kind"], &spec["schedule"]),

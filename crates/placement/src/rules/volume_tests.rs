@@ -181,19 +181,31 @@ fn storage_is_compared_as_in_kube_scheduler() {
 fn other_claims_need_no_reported_storage() {
     let mut cluster = TestCluster::new();
     cluster.set_unbound("disk", None, None);
-    assert_eq!(cluster.refusal(&["disk"], "node1"), "", "the claim requests no size");
-    assert_eq!(cluster.refusal(&["unknown"], "node1"), "", "the claim is unknown");
+    assert_eq!(cluster.refusal(&["disk"], "node1"), "", "a claim that requests no size should fit");
+    assert_eq!(
+        cluster.refusal(&["unknown"], "node1"),
+        "",
+        "an unknown claim should restrict no hosts"
+    );
     cluster.set_unbound("disk", Some(GIB), None);
     assert_eq!(cluster.refusal(&["disk"], "node1"), NO_SPACE);
     cluster.set_class(false, json!([]));
-    assert_eq!(cluster.refusal(&["disk"], "node1"), "", "the volume is bound immediately");
+    assert_eq!(
+        cluster.refusal(&["disk"], "node1"),
+        "",
+        "a claim with the binding mode Immediate should not be compared"
+    );
     cluster.set_class(true, json!([]));
     assert_eq!(cluster.refusal(&["disk"], "node1"), NO_SPACE);
     cluster.0.set_claim("default", "disk", Some(&ClaimVolume::Bound(None))).unwrap();
-    assert_eq!(cluster.refusal(&["disk"], "node1"), "", "the claim is bound");
+    assert_eq!(cluster.refusal(&["disk"], "node1"), "", "a bound claim should not be compared");
     cluster.set_unbound("disk", Some(GIB), None);
     cluster.0.set_storage_class(CLASS, None).unwrap();
-    assert_eq!(cluster.refusal(&["disk"], "node1"), "", "the class is unknown");
+    assert_eq!(
+        cluster.refusal(&["disk"], "node1"),
+        "",
+        "a claim of an unknown class should not be compared"
+    );
 }
 
 /// `checkBoundClaims`, `MatchTopologySelectorTerms` and the selected node of `FindPodVolumes`.
@@ -266,7 +278,11 @@ fn claims_of_assumed_pods_use_storage() {
     cluster.set_capacity("default/node1", &only("node1"), Some(6 * GIB), None);
     assert_eq!(cluster.refusal(&["c"], "node1"), NO_SPACE);
     assert!(cluster.0.remove_pod(first));
-    assert_eq!(cluster.refusal(&["c"], "node1"), NO_SPACE, "the pod's claim did not count");
+    assert_eq!(
+        cluster.refusal(&["c"], "node1"),
+        NO_SPACE,
+        "the claim of the removed pod no longer counted"
+    );
 
     // The sum of the pod's own claims is compared. kube-scheduler compares only each of them.
     assert_eq!(cluster.refusal(&["c", "d"], "node2"), "");
@@ -320,11 +336,23 @@ fn reservations_are_checked_after_kube_scheduler() {
     let mut cluster = TestCluster::new();
     cluster.0.set_volume_checks(VolumeChecks::Reservations);
     cluster.set_unbound("disk", Some(4 * GIB), None);
-    assert_eq!(cluster.refusal(&["disk"], "node1"), "", "no storage is reported");
+    assert_eq!(
+        cluster.refusal(&["disk"], "node1"),
+        "",
+        "without reported storage, the claim should fit"
+    );
     cluster.set_capacity("default/a", &only("node1"), Some(GIB), None);
-    assert_eq!(cluster.refusal(&["disk"], "node1"), "", "kube-scheduler has compared the claim");
+    assert_eq!(
+        cluster.refusal(&["disk"], "node1"),
+        "",
+        "a claim that kube-scheduler has compared should fit"
+    );
     cluster.set_unbound("disk", Some(4 * GIB), Some("node2"));
-    assert_eq!(cluster.refusal(&["disk"], "node1"), "", "kube-scheduler knows the selected node");
+    assert_eq!(
+        cluster.refusal(&["disk"], "node1"),
+        "",
+        "the selected node is a rule of kube-scheduler"
+    );
     cluster.set_unbound("disk", Some(4 * GIB), None);
     cluster.set_capacity("default/a", &only("node1"), Some(6 * GIB), None);
     cluster.set_unbound("other", Some(3 * GIB), None);
