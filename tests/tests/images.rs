@@ -24,7 +24,7 @@ const URL: &str = "http://images.example/ubuntu.img";
 const MACHINES: usize = 30;
 /// User of the controller.
 const USER: &str = "system:serviceaccount:berth-system:berth-controller";
-/// Requests that golden images may cost in addition, for any number of machines.
+/// Maximum number of additional requests with golden images, for any number of machines.
 const ADDITIONAL_REQUESTS: usize = 20;
 
 /// Control plane, and the controller, which tests restart.
@@ -217,7 +217,7 @@ impl Bed {
         events
             .filter(|event| event["user"]["username"] == USER)
             .filter(|event| ["get", "list", "create"].iter().any(|verb| event["verb"] == *verb))
-            // Checks whether kinds are installed have no object, and are repeated.
+            // Requests that check whether a kind is installed have no `objectRef`, and the controller repeats them.
             .filter(|event| event["objectRef"].is_object())
             .filter(|event| event["objectRef"]["resource"] != "leases")
             .count()

@@ -255,7 +255,8 @@ fn rollout_respects_the_budget(bed: &Testbed) {
     assert!(fewest >= PODS - 1, "an eviction exceeded the budget");
 }
 
-/// Tests removal marks of another part of Berth and of an operator that are removed before the machine is drained.
+/// Tests that a removal is cancelled: another part of Berth or an operator has set the removal mark, and removes it
+/// before the machine is drained.
 fn removal_is_cancelled(bed: &Testbed) {
     bed.clusters.apply_budget(APP, PODS);
     let machine = bed.machine_names().remove(0);

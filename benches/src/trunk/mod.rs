@@ -122,7 +122,7 @@ cat a.json b.json peer.json >&3
 /// Runs the benchmark and publishes the result. Returns true if all goals are met.
 pub(crate) fn run(args: &Args) -> Result<bool> {
     let version = fping_version(&args.fping)?;
-    // If the only VLAN is dropped, the other host is not received at all, which is not a missing VLAN.
+    // If the only VLAN is dropped, no probe of the other host arrives, and the agent does not report a missing VLAN.
     let drops = if args.vlans > 1 { args.drops } else { 0 };
     let idle_seconds = args.settle + 2 * args.seconds;
     print_step(format!("{} VLANs, {idle_seconds} s, then {drops} dropped VLANs", args.vlans));

@@ -312,7 +312,7 @@ fn a_disk_that_is_smaller_than_its_image_is_refused() {
     let report = refuse(golden.clone(), &[volume("20Gi")]);
     assert!(report.contains(&format!("{}/{} of 20Gi", image.namespace, image.name())), "{report}");
     render_with_images(&deployment, &golden, &[volume("10Gi")]);
-    // A volume that is cloned directly.
+    // A volume that is cloned directly, without a golden image, must fit into the disk, too.
     let clone = deployment_of_tenant(&[("osImage", json!("ns/dvname"))]);
     let mut source = volume("30Gi");
     source["metadata"] = json!({"namespace": "ns", "name": "dvname"});
@@ -346,7 +346,7 @@ fn only_listed_storage_classes_are_permitted() {
             && report.contains("use fast, slow"),
         "{report}"
     );
-    // A class with the annotation of old releases of KKP is as if it were in the list.
+    // A class with the annotation of old releases of KKP counts as listed.
     let class = json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {
         "name": "longhorn", "annotations": {"kubevirt-initialization.k8c.io/initialize-sc": "true"},
     }});

@@ -435,7 +435,7 @@ fn replayed_frames_are_no_evidence() {
     });
     assert!(replayed.contains(&IgnoredFrame::NotProven.to_string()), "{replayed:?}");
     assert_eq!(switch.verdicts(), [missing(&[103], &[1]), missing(&[103], &[0])]);
-    // Replayed frames of a stopped peer do not count as a sign of life.
+    // Replayed frames of a stopped peer do not make the peer count as running.
     switch.removed_vlans[0].clear();
     switch.run(Duration::from_secs(10), |_| {});
     switch.agents[1].is_running = false;

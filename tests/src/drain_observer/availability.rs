@@ -67,7 +67,7 @@ impl Availability {
         let mark = annotations.get(REMOVAL_ANNOTATION).cloned();
         let is_leaving = mark.is_some() || machine.metadata.deletion_timestamp.is_some();
         let was_leaving = self.machines.insert(name.clone(), is_leaving).unwrap_or_default();
-        // If the mark is removed after the deletion of the Node has begun, it is written again.
+        // If the mark is removed after the deletion of the Node has begun, the controller writes the mark again.
         let is_repeated = annotations.contains_key(NODE_DELETION_ANNOTATION);
         let Some(minimum) = self.minimum.filter(|_| is_leaving && !was_leaving && !is_repeated)
         else {

@@ -46,7 +46,8 @@ pub(super) fn lost_races_lead_to_the_next_address(plane: &ControlPlane, controll
 /// stores the controller's claim. Returns the number of machines, and the last octet of the other client's address.
 fn claim_is_created_during_the_request(plane: &ControlPlane) -> (u8, u8) {
     let refused_before = refused_creations(plane);
-    // The API server holds the claims of the controller, but not that of the other client, which has no labels.
+    // The webhook selects claims by labels, so it delays the claims of the controller, but not that of the other
+    // client.
     let labels = json!({"matchLabels": {"berth.dev/tenant": TENANT}});
     let webhook = block_creations(plane, "berth.dev", "addressclaims", "Ignore", &labels);
     let mut machines = 1;

@@ -1,7 +1,7 @@
 //! VMs whose disks only one host can reach: CDI imports the image of a disk after the scheduler has chosen a host.
 //!
-//! The first of [`DISK_HOSTS`] has room for the VM [`NEIGHBOUR`] and one more VM. On the second host, the resources of
-//! the Node are sufficient for kube-scheduler, but the resources of each zone are not sufficient.
+//! The first of [`DISK_HOSTS`] has resources for the VM [`NEIGHBOUR`] and one more VM. On the second host, the
+//! resources of the Node are sufficient for kube-scheduler, but the resources of each zone are not sufficient.
 
 use serde_json::Value;
 
@@ -17,13 +17,14 @@ use crate::testbed::Testbed;
 
 /// VM without a disk that uses a zone of the first host.
 const NEIGHBOUR: &str = "neighbour-1";
-/// VMs without a disk that need the room of a VM with a disk.
+/// VMs without a disk that need the resources of a VM with a disk.
 const COMPETITORS: [&str; 2] = ["competitor-1", "competitor-2"];
 /// Kinds of VMs, and of the objects that KubeVirt and CDI create for VMs.
 const KINDS: &str = "vm,vmi,pods,datavolumes,persistentvolumeclaims";
 
-/// Tests a VM whose DataVolume is in phase `WaitForFirstConsumer`: its first-consumer pod gets the host with room, the
-/// room stays reserved during the import, although the VM has no pod then, and the launcher pod gets the same host.
+/// Tests a VM whose DataVolume is in phase `WaitForFirstConsumer`: its first-consumer pod gets the host with enough
+/// free resources. The resources stay reserved during the import, although the VM has no pod then, and the launcher pod
+/// gets the same host.
 pub(crate) fn room_is_reserved_during_the_import(bed: &Testbed) {
     let (vm, host) = ("imported-1", DISK_HOSTS[0]);
     create_namespace_and_class(bed);
