@@ -93,7 +93,7 @@ fn all_changes_are_restored() {
     assert_eq!(
         read_file(&tree, "proc/irq/70/smp_affinity_list"),
         "0-95",
-        "no driver has requested it"
+        "an interrupt that no driver has requested should not be moved"
     );
     let failed: Vec<String> = results_by_change(&applied)
         .into_iter()
@@ -184,7 +184,10 @@ fn checkpoint_of_counted_pages_is_removed_on_a_drained_node() {
     common::kubelet::stop_kubelet(&tree);
     let done = apply_spec(&tree, spec).unwrap();
     assert_eq!(done.outcomes[0].result, ChangeResult::Done);
-    assert_eq!(done.outcomes[0].message, None, "a kubelet that starts counts the pages");
+    assert_eq!(
+        done.outcomes[0].message, None,
+        "there should be no message: a kubelet that starts counts the pages"
+    );
     assert!(!tree.path().join(state).exists());
 }
 
@@ -199,7 +202,10 @@ fn drop_in_is_staged_activated_and_removed() {
     let spec = "  cpu: {reserved: {cpus: '0,48'}, kubelet: Stage}";
     let exists = |name: &str| tree.path().join(folder).join(name).exists();
     apply_spec(&tree, spec).unwrap();
-    assert!(exists("99-berth.conf.staged") && !exists("99-berth.conf"), "the node is not drained");
+    assert!(
+        exists("99-berth.conf.staged") && !exists("99-berth.conf"),
+        "before the drain, the file should only be staged"
+    );
     assert!(tree.path().join("var/lib/kubelet/cpu_manager_state").exists());
 
     let drained = r#"{"policyName":"static","defaultCpuSet":"0-95"}"#;

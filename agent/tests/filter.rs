@@ -156,9 +156,13 @@ fn switch_frames_of_guests_are_dropped() {
         assert_eq!(
             received(link, "guest"),
             all_of(anyones),
-            "frames of a guest through {by}\n{log}"
+            "unexpected frames of a guest arrived through {by}\n{log}"
         );
-        assert_eq!(received(link, "host"), all, "frames of the host through {by}\n{log}");
+        assert_eq!(
+            received(link, "host"),
+            all,
+            "unexpected frames of the host arrived through {by}\n{log}"
+        );
     }
     // Frames that a Linux bridge does not forward even without the rules (`is_link_local_ether_addr`), except
     // BPDUs.
@@ -168,7 +172,11 @@ fn switch_frames_of_guests_are_dropped() {
     assert_eq!(
         received("peer1", "other"),
         all_of(&passed),
-        "frames through a bridge of another program\n{log}"
+        "a bridge of another program should forward all frames\n{log}"
     );
-    assert_eq!(received("peer2", "after"), all_of(&passed), "frames after revert\n{log}");
+    assert_eq!(
+        received("peer2", "after"),
+        all_of(&passed),
+        "after revert, all frames should be forwarded\n{log}"
+    );
 }

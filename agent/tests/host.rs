@@ -115,22 +115,34 @@ fn memory_of_a_pod_without_a_control_group_is_reported() {
         let mut all = node["status"]["allocations"].as_array().unwrap().iter();
         all.find(|one| one["podUID"] == uid).unwrap()["hasControlGroup"].clone()
     };
-    assert_eq!(has_control_group("ended"), Value::Null, "no folder of control groups exists");
+    assert_eq!(
+        has_control_group("ended"),
+        Value::Null,
+        "without a folder of control groups, the value should be unknown"
+    );
     let group = format!("kubepods-pod{}.slice", running.replace('-', "_"));
     tree.create_folder(&format!("sys/fs/cgroup/kubepods.slice/{group}"));
-    assert_eq!(has_control_group("ended"), Value::Null, "the uptime is unknown");
+    assert_eq!(
+        has_control_group("ended"),
+        Value::Null,
+        "with an unknown uptime, the value should be unknown"
+    );
     // The kubelet was started 42 s after the boot, and the host has now run for 101.99 s.
     tree.write_file("proc/uptime", "101.99 200.00\n");
     assert_eq!(
         has_control_group("ended"),
         Value::Null,
-        "the kubelet may not have admitted its first pods"
+        "soon after its start, the kubelet may not have admitted its first pods"
     );
     tree.write_file("proc/uptime", "102.00 200.00\n");
     assert_eq!(has_control_group("ended"), json!(false));
     assert_eq!(has_control_group(running), json!(true));
     stop_kubelet(&tree);
-    assert_eq!(has_control_group("ended"), Value::Null, "no kubelet runs");
+    assert_eq!(
+        has_control_group("ended"),
+        Value::Null,
+        "without a kubelet, the value should be unknown"
+    );
 }
 
 #[test]

@@ -290,12 +290,12 @@ fn kubelet_in_a_pod_is_not_the_host_kubelet() {
     let ours = "Name:\tkubelet\nUid:\t0\t0\t0\t0\nNSpid:\t77\n";
     for (what, groups, status) in [
         (
-            "another PID namespace",
+            "a process in another PID namespace",
             "0::/system.slice/x.service\n",
             "Uid:\t0\t0\t0\t0\nNSpid:\t77\t1\n",
         ),
         (
-            "no root",
+            "a process without root",
             "0::/user.slice/user-1000.slice/session-1.scope\n",
             "Uid:\t1000\t1000\t1000\t1000\nNSpid:\t77\n",
         ),
@@ -305,7 +305,7 @@ fn kubelet_in_a_pod_is_not_the_host_kubelet() {
             ours,
         ),
         ("cgroupfs", "0::/kubepods/burstable/pod1-2/abc\n", ours),
-        ("seen from a control group namespace", "0::/../../pod1-2/abc\n", ours),
+        ("a path seen from a control group namespace", "0::/../../pod1-2/abc\n", ours),
         (
             "version 1",
             "12:cpuset:/kubepods/pod1-2/abc\n1:name=systemd:/kubepods/pod1-2/abc\n",
@@ -318,7 +318,7 @@ fn kubelet_in_a_pod_is_not_the_host_kubelet() {
         assert_eq!(
             reported_kubelet_config(&tree)["cpuManagerPolicy"],
             "static",
-            "{what}, without the kubelet of the host"
+            "the process should not count as the kubelet of the host: {what}"
         );
     }
     // The agent cannot determine which of both processes is the host's kubelet, so it reads neither.

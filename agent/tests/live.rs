@@ -70,7 +70,7 @@ fn two_reports_are_identical() {
     assert_eq!(first, second);
     let table = stdout(&run_agent(&["report"]));
     assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
-    assert!(!table.contains('\u{1b}'), "colours in the output to a pipe");
+    assert!(!table.contains('\u{1b}'), "the output to a pipe should have no colours");
 }
 
 #[test]

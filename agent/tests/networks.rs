@@ -357,7 +357,7 @@ fn captured_vlan_is_reported_and_others_are_created() {
         );
         let state = plan.networks[0].status();
         assert_eq!((state.ready, state.failed, state.pending), (0, 1, 1));
-        assert_eq!(state.mtu, Some(9000), "the MTU of the uplink");
+        assert_eq!(state.mtu, Some(9000), "the MTU should be that of the uplink");
     }
 }
 
@@ -370,16 +370,28 @@ fn effective_mtu_is_the_smallest_of_the_path() {
     };
     let mtu =
         |facts: &HostFacts, desired| make_plan(facts, &spec(desired)).networks[0].status().mtu;
-    assert_eq!(mtu(&facts, 9001), None, "the spec has a fault, and no link exists");
+    assert_eq!(mtu(&facts, 9001), None, "without a link, a spec with a fault should have no MTU");
     assert_eq!(mtu(&facts, 8000), Some(8000));
     let first = make_plan(&facts, &spec(8000));
     apply_plan(&mut facts, &first);
-    assert_eq!(mtu(&facts, 9000), Some(8000), "the bridge is not changed yet");
+    assert_eq!(
+        mtu(&facts, 9000),
+        Some(8000),
+        "the bridge should keep its MTU until the change is applied"
+    );
     assert_eq!(mtu(&facts, 1500), Some(1500));
-    assert_eq!(mtu(&facts, 9001), Some(8000), "the bridge stays as it is");
+    assert_eq!(
+        mtu(&facts, 9001),
+        Some(8000),
+        "with a fault in the spec, the bridge should keep its MTU"
+    );
     let uplink = facts.links.all.iter_mut().find(|link| link.name.as_str() == "eth1").unwrap();
     uplink.mtu = Some(4000);
-    assert_eq!(mtu(&facts, 8000), Some(4000), "the uplink carries less than its bridge");
+    assert_eq!(
+        mtu(&facts, 8000),
+        Some(4000),
+        "the MTU should be that of the uplink, which is below that of its bridge"
+    );
 }
 
 /// Adds the port of a VM in a VLAN of the shared bridge.
@@ -433,11 +445,15 @@ fn handover_replaces_the_uplink() {
     );
     apply_plan(&mut facts, &next);
     let next = make_plan(&facts, &other);
-    assert_eq!(change_lines(&next), [filter_change_text("eth2")], "eth1 is no longer an uplink");
+    assert_eq!(
+        change_lines(&next),
+        [filter_change_text("eth2")],
+        "the rules should no longer contain eth1"
+    );
     apply_plan(&mut facts, &next);
     let bridge = link_name("br-tenant");
     let ports: Vec<&str> = facts.links.ports_of(&bridge).map(|port| port.name.as_str()).collect();
-    assert_eq!(ports, ["eth2"], "two uplinks of one bridge form a loop");
+    assert_eq!(ports, ["eth2"], "the bridge should have only one uplink, because two form a loop");
     assert!(make_plan(&facts, &other).is_empty());
     // The uplink was down originally. It is set down only after the last of Berth's links has been removed from it.
     let removal = make_plan(&facts, "  {}");

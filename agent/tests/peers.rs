@@ -101,7 +101,7 @@ fn compare_each_machine(
         let mut machine = CapturedMachine::unpack(archive, suffix);
         if machine.run_agent() {
             kernel::compare_zones(&mut machine);
-            check(archive.parent().expect("a file has a folder"), &mut machine);
+            check(archive.parent().expect("the file should have a folder"), &mut machine);
         }
         mismatches.append(&mut machine.mismatches);
     }

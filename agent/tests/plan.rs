@@ -300,8 +300,12 @@ fn reserved_cpus_of_the_kubelet_are_kept() {
             .to_owned()
     };
     assert_eq!(config("0,30,48,78"), "0,30,48,78");
-    assert_eq!(config("1,30,49,78"), "0,24,48,72", "without the core of CPU 0");
-    assert_eq!(config("0,30,78"), "0,24,48,72", "a split core");
+    assert_eq!(
+        config("1,30,49,78"),
+        "0,24,48,72",
+        "CPUs without the core of CPU 0 should be ignored"
+    );
+    assert_eq!(config("0,30,78"), "0,24,48,72", "CPUs that split a core should be ignored");
 }
 
 #[test]
@@ -496,13 +500,20 @@ fn ksm_auto_uses_the_kernel_advisor_or_free_memory() {
         );
         auto(&tree, "").change_lines()
     };
-    assert!(available(50).is_empty() && available(22).is_empty(), "ksmd stays off");
-    assert_eq!(available(17), ["ksm run: 0 -> 1"], "pages_to_scan stays 100");
+    assert!(available(50).is_empty() && available(22).is_empty(), "ksmd should stay off");
+    assert_eq!(available(17), ["ksm run: 0 -> 1"], "pages_to_scan should stay 100");
     assert_eq!(available(3), ["ksm pages_to_scan: 100 -> 1250", "ksm run: 0 -> 1"]);
     tree.write_file("sys/kernel/mm/ksm/run", "1\n")
         .write_file("sys/kernel/mm/ksm/pages_to_scan", "400\n");
-    assert!(available(16).is_empty() && available(9).is_empty(), "within the hysteresis");
-    assert_eq!(available(22), ["ksm pages_to_scan: 400 -> 100"], "ksmd runs until 25 %");
+    assert!(
+        available(16).is_empty() && available(9).is_empty(),
+        "within the hysteresis, nothing should change"
+    );
+    assert_eq!(
+        available(22),
+        ["ksm pages_to_scan: 400 -> 100"],
+        "ksmd should run until 25 % of the memory are available"
+    );
     assert_eq!(available(26), ["ksm run: 1 -> 0"]);
 }
 

@@ -32,7 +32,7 @@ fn whole_caches_are_allocated_first_if_configured() {
         core.cache = Some(place / 4);
     }
     let mut settings = kubelet_settings(NoPolicy, ByContainer);
-    settings.reserved_cpus = "0,8".parse().expect("a valid CPU list");
+    settings.reserved_cpus = "0,8".parse().expect("the CPU list should be valid");
     let mut packed = admission_state(&host, &settings);
     packed.admit(&launcher_pod("a", 8, 1)).expect("the pod fits");
     assert_eq!(allocated_cpus(&packed, "a"), "1-4,9-12");
@@ -55,10 +55,10 @@ fn zones_of_a_socket_are_aligned_if_configured() {
     let host = host_spec(4, 2, 4, 1);
     let mut settings = kubelet_settings(Restricted, ByContainer);
     settings.memory_policy = berth_kubelet_admission::MemoryPolicy::None;
-    settings.reserved_cpus = "0-1,4-5,8-9,12-13".parse().expect("a valid CPU list");
+    settings.reserved_cpus = "0-1,4-5,8-9,12-13".parse().expect("the CPU list should be valid");
     let refusal = admission_state(&host, &settings)
         .check(&launcher_pod("a", 3, 1))
-        .expect_err("no hint is preferred");
+        .expect_err("the kubelet should refuse the pod: no hint is preferred");
     assert_eq!(refusal.reason, "TopologyAffinityError");
     settings.cpu_options.align_by_socket = true;
     let mut aligned = admission_state(&host, &settings);
@@ -95,7 +95,7 @@ fn zones_without_cpus_or_memory_are_counted() {
         ..Pod::default()
     };
     assert_eq!(
-        state.check(&wide).expect_err("no zone has CPUs and memory").reason,
+        state.check(&wide).expect_err("no zone should have CPUs and memory for the pod").reason,
         "TopologyAffinityError"
     );
     // A single CPU of zone 3 would be sufficient, but the zone has no memory.
@@ -144,7 +144,7 @@ fn siblings_of_reserved_cpus_are_not_whole_cores() {
     // Each of the two zones has a core with one reserved and one free CPU. `distribute-cpus-across-numa` would need one
     // CPU of each, but allocates only whole cores: the kubelet would loop forever.
     settings.cpu_options.distribute_across_numa = true;
-    settings.reserved_cpus = "0,2".parse().expect("a valid CPU list");
+    settings.reserved_cpus = "0,2".parse().expect("the CPU list should be valid");
     let split = admission_state(&host_spec(2, 1, 2, 2), &settings);
     let refusal = split.check(&launcher_pod("a", 6, 1)).expect_err("too few whole cores are free");
     assert_eq!(refusal.reason, "SMTAlignmentError");
@@ -160,7 +160,7 @@ fn prefer_closest_crashes_if_zone_numbers_have_gaps() {
     settings.topology_options =
         TopologyOptions { prefers_closest_zones: true, ..TopologyOptions::default() };
     let state = admission_state(&host, &settings);
-    let refusal = state.check(&launcher_pod("a", 2, 1)).expect_err("the kubelet crashes");
+    let refusal = state.check(&launcher_pod("a", 2, 1)).expect_err("the kubelet should crash");
     assert_eq!(refusal.refused_by, RefusingComponent::Crash);
     assert!(refusal.explanation.contains("index out of range"), "{refusal}");
     // With a single candidate mask of zones, the kubelet compares no distances. Zone 0 has 3 free CPUs.
@@ -191,7 +191,7 @@ fn missing_huge_page_size_crashes_the_memory_manager() {
     }
     let managed = admission_state(&host_spec(1, 1, 4, 1), &kubelet_settings(BestEffort, ByPod));
     assert_eq!(
-        managed.check(&pod).expect_err("the kubelet crashes").refused_by,
+        managed.check(&pod).expect_err("the kubelet should crash").refused_by,
         RefusingComponent::Crash
     );
     let mut settings = kubelet_settings(BestEffort, ByPod);
@@ -226,7 +226,7 @@ fn invalid_hosts_are_refused() {
     let zone = HostError::UnknownDeviceZone { name: "a/b".to_owned(), zone: 7 };
     assert_eq!(fault(&|host| host.devices.push(pool_of_unknown_zone.clone())), zone);
     let mut old = kubelet_settings(Restricted, ByPod);
-    old.version = "v1.20.2".parse().expect("a valid version");
+    old.version = "v1.20.2".parse().expect("the version should be valid");
     let setting = KubeletHost::new(&host_spec(1, 1, 2, 1), &old)
         .expect_err("version 1.20 has no Memory Manager");
     assert!(setting.to_string().starts_with("memoryManagerPolicy: "), "{setting}");
@@ -280,7 +280,7 @@ fn restored_pods_occupy_resources_until_removed() {
     let mut state = admission_state(&host, &kubelet_settings(SingleNumaNode, ByPod));
     let (cpus_before, memory_before) = (state.free_cpus(), state.memory_by_zone());
     let container = ReportedContainer {
-        cpus: "1-3,99".parse().expect("a valid CPU list"),
+        cpus: "1-3,99".parse().expect("the CPU list should be valid"),
         memory: vec![(MemoryKind::HugePages(PageSize::GIB_1), vec![0], 32 * GIB)],
         devices: Vec::new(),
     };
@@ -368,7 +368,7 @@ fn kubelet_options_are_parsed() {
         "topologyManagerPolicy: `Best` is not none, best-effort, restricted or single-numa-node"
     );
     let version: berth_kubelet_admission::KubeletVersion =
-        "v1.30.4+k3s1".parse().expect("a valid version");
+        "v1.30.4+k3s1".parse().expect("the version should be valid");
     assert_eq!(version.to_string(), "1.30");
     assert!("1".parse::<berth_kubelet_admission::KubeletVersion>().is_err());
 }

@@ -92,7 +92,7 @@ fn any_kubelet() -> impl Strategy<Value = Kubelet> {
             Kubelet {
                 version: (if new { "v1.36.2" } else { "v1.20.2" })
                     .parse()
-                    .expect("a valid version"),
+                    .expect("the version should be valid"),
                 cpu_policy: if cpu { CpuPolicy::Static } else { CpuPolicy::None },
                 cpu_options: CpuOptions {
                     full_pcpus_only: full,
@@ -128,7 +128,7 @@ fn valid_host() -> impl Strategy<Value = (HostSpec, Kubelet)> {
     let shape = (1..4u32, 1..3u32, 2..7u32, 1..3u32);
     (shape, any_kubelet()).prop_map(|((zones, sockets, cores, threads), mut settings)| {
         let zones = zones * sockets;
-        settings.reserved_cpus = "0".parse().expect("a valid CPU list");
+        settings.reserved_cpus = "0".parse().expect("the CPU list should be valid");
         (host_spec(zones, sockets, cores, threads), settings)
     })
 }

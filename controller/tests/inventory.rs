@@ -25,11 +25,11 @@ use serde_json::Value;
 use mutation::any_mutation;
 
 pub(crate) fn valid_infra_node() -> Value {
-    serde_saphyr::from_str(include_str!("inventory/good.yaml")).expect("valid YAML")
+    serde_saphyr::from_str(include_str!("inventory/good.yaml")).expect("the YAML should be valid")
 }
 
 pub(crate) fn valid_node() -> Value {
-    serde_saphyr::from_str(include_str!("inventory/node.yaml")).expect("valid YAML")
+    serde_saphyr::from_str(include_str!("inventory/node.yaml")).expect("the YAML should be valid")
 }
 
 /// Parses an InfraNode and a Node with the functions that the controller uses.
@@ -109,7 +109,12 @@ fn fill_with_vms(facts: ReportedHost) -> TestCaseResult {
         let admission = state.admission(&pod.uid).expect("the pod was placed");
         let cpus = admission.cpus(state.host());
         prop_assert_eq!(cpus.len(), 2);
-        prop_assert!(!cpus.intersects(&taken), "CPUs {} are also in {}", cpus, taken);
+        prop_assert!(
+            !cpus.intersects(&taken),
+            "CPUs {} overlap with the CPUs {} of other pods",
+            cpus,
+            taken
+        );
         prop_assert!(cpus.is_subset(&empty.free_cpus()));
         taken = taken.union(&cpus);
     }
@@ -125,7 +130,7 @@ fn fill_with_vms(facts: ReportedHost) -> TestCaseResult {
 #[test]
 fn valid_report_has_no_problems() {
     let (facts, problems) =
-        read_host(valid_infra_node(), Some(valid_node())).expect("a valid report");
+        read_host(valid_infra_node(), Some(valid_node())).expect("the report should be valid");
     assert_eq!(problems, []);
     let empty = HostState::new(&facts.admission);
     assert_eq!(empty.free_cpus().len(), 28);

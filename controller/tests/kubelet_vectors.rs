@@ -115,7 +115,10 @@ fn either_of_two_insufficient_resources_may_be_reported() {
                     "reason": "UnexpectedAdmissionError", "message": message(named)}}],
         });
         let mut tally = replay::ReplayCounts::default();
-        replay::replay(&serde_json::from_value(case).expect("a valid case"), &mut tally);
+        replay::replay(
+            &serde_json::from_value(case).expect("the case should be valid"),
+            &mut tally,
+        );
         (tally.other_devices_named, tally.mismatches.len())
     };
     assert_eq!(replayed("x/a"), (0, 0));

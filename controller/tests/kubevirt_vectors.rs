@@ -168,16 +168,16 @@ fn predictions_equal_recorded_answers() {
 fn count_outcomes(files: &[PathBuf]) -> OutcomeCounts {
     let mut counts = OutcomeCounts::default();
     for file in files {
-        let unpacked = GzDecoder::new(std::fs::File::open(file).expect("the file opens"));
+        let unpacked = GzDecoder::new(std::fs::File::open(file).expect("the file should open"));
         for line in BufReader::new(unpacked).lines() {
-            let line = line.expect("the file unpacks");
+            let line = line.expect("the file should unpack");
             let case: format::Case = serde_json::from_str(&line)
                 .unwrap_or_else(|error| panic!("{}: {error}", file.display()));
             counts.add(&case);
         }
     }
     if !files.is_empty() {
-        assert!(!counts.outcomes.is_empty(), "no machine in any file");
+        assert!(!counts.outcomes.is_empty(), "the files contain no machine");
         counts.print();
     }
     counts
@@ -189,7 +189,9 @@ fn unlisted_differences(counts: &OutcomeCounts) -> Vec<String> {
     let unlisted = counts.differences.iter().filter(|(class, _)| is_unlisted(class));
     unlisted
         .flat_map(|(class, by_release)| by_release.iter().map(move |found| (class, found)))
-        .map(|(class, (release, found))| describe_machines(class, release, found, "none is known"))
+        .map(|(class, (release, found))| {
+            describe_machines(class, release, found, "no such difference is known")
+        })
         .collect()
 }
 
@@ -200,7 +202,7 @@ fn changed_counts(counts: &OutcomeCounts) -> Vec<String> {
         for (release, count) in RELEASES.iter().zip(known_counts) {
             let found = counts.machines_with_difference(class, release);
             if found.len() > *count {
-                let known = format!("{count} are known: {reason}");
+                let known = format!("{count} such differences are known: {reason}");
                 faults.push(describe_machines(class, release, found, &known));
             } else if found.len() < *count {
                 let number = found.len();

@@ -266,13 +266,17 @@ impl Clusters {
     pub fn check_idle(&self) {
         let last = Cell::new(self.tenant_requests().len());
         // The last writes may still cause an event and a reconcile.
-        self.wait_until("no request for five seconds", |clusters| {
+        self.wait_until("the controller has sent no request for five seconds", |clusters| {
             std::thread::sleep(Duration::from_secs(5));
             let current = clusters.tenant_requests().len();
             last.replace(current) == current
         });
-        assert!(last.get() > 3, "{} requests", last.get());
+        assert!(last.get() > 3, "the controller should have sent requests, found {}", last.get());
         std::thread::sleep(Duration::from_secs(10));
-        assert_eq!(self.tenant_requests().len(), last.get(), "requests of an idle controller");
+        assert_eq!(
+            self.tenant_requests().len(),
+            last.get(),
+            "an idle controller should send no requests"
+        );
     }
 }

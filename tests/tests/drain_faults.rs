@@ -83,7 +83,10 @@ impl Rollouts {
             let (drains, kills) = (self.bed.observer.drained_nodes(), self.bed.kills);
             let seconds = begin.elapsed().as_secs();
             eprintln!("round {round}: {drains} drains, {kills} kills, {seconds} s");
-            assert!(begin.elapsed() < TIME_LIMIT, "{drains} drains in {seconds} s");
+            assert!(
+                begin.elapsed() < TIME_LIMIT,
+                "the time limit has passed: {drains} drains in {seconds} s"
+            );
             round += 1;
         }
     }

@@ -70,7 +70,7 @@ fn machines_of_a_lost_host_are_replaced() {
     assert_eq!(
         identity_on(&plane, &db, LOST_HOST),
         db_identity,
-        "after a restart of the controller"
+        "the identity should be the same after a restart of the controller"
     );
     old_machine_is_deleted_when_its_host_is_back(&plane, &web, &db);
     assert_eq!(identity_on(&plane, &db, LOST_HOST), db_identity);
@@ -273,7 +273,7 @@ fn machine_with_data_disk_waits(plane: &ControlPlane, db: &str) {
     wait_until_host_lost(plane, "infranode", LOST_HOST, &words);
     wait_until_host_lost(plane, "tenantcluster", "bank", &words);
     assert_eq!(annotation(plane, db, "berth.dev/removal"), Value::Null);
-    assert_eq!(machines(plane, "db"), [db], "no second machine");
+    assert_eq!(machines(plane, "db"), [db], "there should be no second machine");
 }
 
 /// Tests the loss of a second host: two lost hosts of four exceed the limit of 40 %.
@@ -291,7 +291,10 @@ fn no_machine_is_replaced_while_many_hosts_are_away(plane: &ControlPlane, replac
 }
 
 fn old_machine_is_deleted_when_its_host_is_back(plane: &ControlPlane, web: &str, db: &str) {
-    assert!(machines(plane, "web").contains(&web.to_owned()), "deleted without proof");
+    assert!(
+        machines(plane, "web").contains(&web.to_owned()),
+        "the machine was deleted without proof that its VM has ended"
+    );
     set_node_ready(plane, LOST_HOST, "True");
     renew_lease(plane, LOST_HOST, 3600);
     write_agent_status(plane, LOST_HOST);

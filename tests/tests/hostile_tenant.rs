@@ -276,7 +276,7 @@ fn wait_until_removal_has_reason(clusters: &Clusters, machine: &str, (reason, wo
                 .as_str()
                 .is_some_and(|text| text.contains(machine) && text.contains(word))
     });
-    assert!(has_machine(clusters, machine), "deleted before the deadline");
+    assert!(has_machine(clusters, machine), "the machine was deleted before the deadline");
 }
 
 fn webhook_delays_a_removal_until_its_deadline(clusters: &Clusters, machine: &str) {
@@ -302,7 +302,10 @@ fn webhook_delays_a_removal_until_its_deadline(clusters: &Clusters, machine: &st
     scale_down_by_machine(clusters, machine);
     wait_until_removal_has_reason(clusters, machine, ("TenantUnreachable", "refuse.example.com"));
     clusters.wait_until("the machine is deleted", |clusters| !has_machine(clusters, machine));
-    assert!(!is_cordoned(clusters, machine), "the webhook refuses the cordon");
+    assert!(
+        !is_cordoned(clusters, machine),
+        "the Node should not be cordoned, because the webhook refuses it"
+    );
     let delete = ["delete", "validatingwebhookconfiguration", "refuse"];
     clusters.tenant.kubectl(&delete).unwrap();
 }

@@ -366,7 +366,7 @@ fn changed_template_replaces_machines_one_by_one(plane: &ControlPlane) {
     replaced
         .unwrap_or_else(|error| panic!("{error}: {:#}", deployment_status(plane, "web")["status"]));
     // A machine that is being deleted may still be listed when its replacement exists.
-    assert!(max_machines <= 4, "{max_machines} machines at once");
+    assert!(max_machines <= 4, "too many machines exist at once: {max_machines}");
     wait_until_complete(plane, "web", 2);
 }
 

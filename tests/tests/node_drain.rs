@@ -268,8 +268,8 @@ fn removal_is_cancelled(bed: &Testbed) {
     bed.annotate("virtualmachine", &machine, &[&marks[0], &marks[1]]);
     bed.wait_until_removal("DrainBlocked", &machine);
     assert_eq!(bed.node(&machine).unwrap()["spec"]["unschedulable"], json!(true));
-    let withdrawn = [format!("{REMOVAL_ANNOTATION}-"), format!("{REMOVAL_SINCE_ANNOTATION}-")];
-    bed.annotate("virtualmachine", &machine, &[&withdrawn[0], &withdrawn[1]]);
+    let removed_marks = [format!("{REMOVAL_ANNOTATION}-"), format!("{REMOVAL_SINCE_ANNOTATION}-")];
+    bed.annotate("virtualmachine", &machine, &[&removed_marks[0], &removed_marks[1]]);
     bed.wait_until("the Node is uncordoned", |bed| {
         bed.node(&machine).is_some_and(|node| {
             node["spec"]["unschedulable"].is_null()

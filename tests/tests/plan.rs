@@ -99,7 +99,7 @@ fn live_cluster_and_its_files_have_equal_plans() {
         |event: &&Value| !event["userAgent"].as_str().unwrap_or_default().contains("kubectl");
     let ours: Vec<&Value> =
         requests.iter().filter(plan_requests).filter(|event| event["verb"] == "list").collect();
-    assert!(ours.len() >= 6, "only {} list requests", ours.len());
+    assert!(ours.len() >= 6, "too few list requests were sent: {}", ours.len());
     let writes = ["create", "update", "patch", "delete", "deletecollection"];
     let is_write = |event: &&Value| writes.iter().any(|verb| event["verb"] == *verb);
     let by_plan = |event: &&Value| event["user"]["username"] == ours[0]["user"]["username"];

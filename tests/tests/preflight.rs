@@ -81,7 +81,10 @@ fn empty_cluster_fails(plane: &ControlPlane) {
         ("hosts.count", "FAIL"),
     ];
     output.require(&expected).unwrap();
-    assert!(output.finding("tenant.object").is_err(), "no tenant was named");
+    assert!(
+        output.finding("tenant.object").is_err(),
+        "without --tenant, there should be no check tenant.object"
+    );
     // Without a failed check the exit code is 0, also with warnings.
     assert_eq!(check(plane, &["kubernetes", "admission"]).code, Some(0));
 }
@@ -291,7 +294,7 @@ fn command_sends_no_writes(plane: &ControlPlane) {
         !agent.contains("kubectl") && event["user"]["username"] == "admin"
     };
     let own: Vec<Value> = events.filter(admin).collect();
-    assert!(own.len() > 100, "only {} requests", own.len());
+    assert!(own.len() > 100, "too few requests were recorded: {}", own.len());
     let reads = ["get", "list"];
     let writes: Vec<&Value> =
         own.iter().filter(|event| !reads.iter().any(|verb| event["verb"] == *verb)).collect();

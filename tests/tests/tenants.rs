@@ -383,7 +383,7 @@ fn tenant_is_deleted_in_order(plane: &ControlPlane, fleet: &Fleet) {
     plane.kubectl(&["delete", "tenantcluster", "one", "--wait=false"]).unwrap();
     let one = wait_until_condition(plane, "one", "Ready", "False DeletingMachines");
     assert!(condition_texts(&one, "Ready").1.contains("VirtualMachine web-1"), "{one:#}");
-    assert_eq!(one["status"]["vlan"], vlan, "hosts keep the VLAN while machines exist");
+    assert_eq!(one["status"]["vlan"], vlan, "hosts should keep the VLAN while machines exist");
     let free = ["patch", "vm", "web-1", "-n", "cluster-one", "--type=merge", "-p"];
     let none = json!({"metadata": {"finalizers": null}}).to_string();
     plane.kubectl(&[&free[..], &[&none]].concat()).unwrap();
@@ -391,7 +391,7 @@ fn tenant_is_deleted_in_order(plane: &ControlPlane, fleet: &Fleet) {
     assert!(one["status"]["vlan"].is_null());
     assert!(
         claim()["status"]["releasedAt"].is_null(),
-        "released before the hosts have removed the VLAN"
+        "the VLAN was released before the hosts have removed it"
     );
     plane.get_json(&["namespace", "cluster-one"]).unwrap();
     // The interrupted deletion continues.

@@ -276,7 +276,10 @@ fn vlan_on_a_shared_segment_belongs_to_one_tenant() {
     assert!(faults(&plan).iter().any(|actual| actual.starts_with(fault)), "{:?}", faults(&plan));
     // The plan creates the links of the network without a fault.
     assert_eq!(change_lines(&plan).len(), 2, "{:?}", change_lines(&plan));
-    assert!(make_plan(&facts, &two("eth2", &requested)).faults.is_empty(), "another segment");
+    assert!(
+        make_plan(&facts, &two("eth2", &requested)).faults.is_empty(),
+        "networks with different uplinks may use the same VLAN"
+    );
     // The tenant that already has the VLAN keeps it, regardless of the order of the two tenants in the spec.
     let first = make_plan(&facts, &two("eth1", &requested[1..]));
     apply_plan(&mut facts, &first);

@@ -19,7 +19,7 @@ pub(crate) fn run_on_tree(root: &Path) -> Option<String> {
     }
     let run = |options: &[&str]| {
         let output = Command::new("lscpu").arg("--sysroot").arg(root).args(options).output();
-        let output = output.expect("lscpu starts");
+        let output = output.expect("lscpu should start");
         assert!(output.status.success(), "lscpu --sysroot {}: {output:?}", root.display());
         String::from_utf8_lossy(&output.stdout).into_owned()
     };

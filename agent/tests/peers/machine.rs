@@ -30,14 +30,14 @@ pub(crate) struct CapturedMachine {
 
 impl CapturedMachine {
     pub(crate) fn unpack(archive: &Path, suffix: &str) -> Self {
-        let unpacked = TempDir::new().expect("a temporary folder");
+        let unpacked = TempDir::new().expect("a temporary folder should be created");
         let status = Command::new("tar")
             .args(["--extract", "--no-same-owner", "--file"])
             .arg(archive)
             .arg("--directory")
             .arg(unpacked.path())
             .status()
-            .expect("tar starts");
+            .expect("tar should start");
         assert!(status.success(), "tar cannot unpack {}", archive.display());
 
         let file_name = archive.file_name().unwrap_or_default().to_string_lossy();
@@ -94,7 +94,7 @@ impl CapturedMachine {
             .arg(&self.root)
             .args(["--output", format])
             .output()
-            .expect("the agent starts");
+            .expect("the agent should start");
         let took = start.elapsed();
         if took > TIME_LIMIT {
             self.add_mismatch(format!("{command} --output {format} took {took:?}"));

@@ -46,7 +46,8 @@ pub(crate) fn compare_machine_info(machine: &mut CapturedMachine) {
     if !file.exists() {
         return;
     }
-    let info: Value = serde_json::from_str(&read_file(&file)).expect("cAdvisor writes JSON");
+    let info: Value =
+        serde_json::from_str(&read_file(&file)).expect("the output of cAdvisor should be JSON");
     machine.compare_values(
         "vendor",
         json_text(info.get("vendor_id")),
@@ -67,7 +68,10 @@ pub(crate) fn compare_machine_info(machine: &mut CapturedMachine) {
     let cores: usize = nodes.iter().map(|node| json_list(node, "cores").len()).sum();
     machine.compare_values("cores", cores, machine.capability("cpu/cores"));
     for node in nodes {
-        let id = node["node_id"].as_u64().and_then(|id| id.try_into().ok()).expect("a node id");
+        let id = node["node_id"]
+            .as_u64()
+            .and_then(|id| id.try_into().ok())
+            .expect("the node should have an id");
         let threads =
             json_list(node, "cores").iter().flat_map(|core| json_list(core, "thread_ids"));
         let cpus: Cpus = threads.filter_map(|cpu| cpu.as_u64()?.try_into().ok()).collect();

@@ -15,7 +15,7 @@ pub(crate) fn parse_cpu_list(list: &str) -> Cpus {
         let number = |text: &str| -> u32 {
             text.parse().unwrap_or_else(|error| panic!("CPU list {list:?}: {error}"))
         };
-        let step = usize::try_from(number(step)).expect("the step fits into usize");
+        let step = usize::try_from(number(step)).expect("the step should fit into usize");
         cpus.extend((number(first)..=number(last)).step_by(step));
     }
     cpus

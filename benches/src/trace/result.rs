@@ -125,7 +125,7 @@ fn summary_goals(replayed: &TraceResult) -> [Goal; 2] {
         ),
         Goal::new(
             format!(
-                "{at}: hosts at most {MAX_BEHIND_POINTS} points below the policy 'full information'"
+                "{at}: hosts at most {MAX_BEHIND_POINTS} points below the policy 'full-information best fit'"
             ),
             behind <= MAX_BEHIND_POINTS,
             format!("{behind:.1}"),
@@ -190,7 +190,7 @@ fn load_goals(trace: &str, run: &LoadRun) -> [Goal; 2] {
     [
         Goal::new(
             format!(
-                "{at}: at most {MAX_BEHIND_POINTS} points less packed than with full information"
+                "{at}: packed at most {MAX_BEHIND_POINTS} points below the policy 'full-information best fit'"
             ),
             behind <= MAX_BEHIND_POINTS,
             format!("{behind:.1}"),

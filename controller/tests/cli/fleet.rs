@@ -25,7 +25,7 @@ fn example_fleet_is_planned_as_its_comments_describe() {
         .iter()
         .map(|one| one["hosts"].as_u64().unwrap())
         .sum();
-    assert_eq!(refused, 4, "each host has one reason");
+    assert_eq!(refused, 4, "each host should have one reason");
     let remedy = unplaced[0]["remedy"].as_str().unwrap();
     assert!(remedy.contains("the largest zone has 38 pinnable CPUs"), "{remedy}");
     assert_eq!(plan["problems"], serde_json::json!([]));
@@ -72,7 +72,7 @@ fn missing_hosts_are_counted() {
     assert_eq!((code, answer["unplaced"].as_array().unwrap().len()), (0, 0), "{answer}");
     if enough > 1 {
         let (code, _) = plan_with(&["--add", &format!("{}", enough - 1), "x", "rack1-b"]);
-        assert_eq!(code, 1, "one host fewer is not sufficient");
+        assert_eq!(code, 1, "one host fewer should not be sufficient");
     }
     let (_, answer) = plan_with(&["--add", "unknown"]);
     assert!(answer["added"].get("like").is_none());

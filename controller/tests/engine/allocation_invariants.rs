@@ -69,7 +69,10 @@ pub(crate) fn check_allocations(
     }
     let (free, all) = (total_free_memory(state), total_free_memory(empty_state));
     for (kind, bytes) in bytes {
-        prop_assert!(bytes + free[&kind] <= all[&kind], "{bytes} of {kind}, {free:?} of {all:?}");
+        prop_assert!(
+            bytes + free[&kind] <= all[&kind],
+            "{bytes} allocated bytes of {kind}, with {free:?} free, exceed {all:?}"
+        );
     }
     Ok(())
 }

@@ -162,7 +162,7 @@ impl Testbed {
                 prop_assert_eq!(
                     reasons.is_empty(),
                     accepting_hosts.contains(&at),
-                    "{} on host {}: {:?}",
+                    "kubelets and engine differ about {} on host {}: {:?}",
                     uid,
                     at,
                     reasons
@@ -297,7 +297,12 @@ impl Testbed {
         for (at, id) in self.ids.iter().enumerate() {
             let state = self.engine.kubelet_state(*id).expect("the host exists");
             let expected = self.reference.state(at);
-            prop_assert_eq!(free_resources(state), free_resources(&expected), "host {}", at);
+            prop_assert_eq!(
+                free_resources(state),
+                free_resources(&expected),
+                "the free resources of host {} differ from the reference",
+                at
+            );
             prop_assert_eq!(
                 free_resources(state),
                 free_resources(

@@ -49,15 +49,16 @@ struct Step {
 #[test]
 fn scenarios_have_the_expected_results() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scenarios");
-    let entries = std::fs::read_dir(&folder).expect("the folder of scenarios");
-    let mut paths: Vec<_> =
-        entries.map(|entry| entry.expect("an entry of the folder").path()).collect();
+    let entries = std::fs::read_dir(&folder).expect("the folder of scenarios should be readable");
+    let mut paths: Vec<_> = entries
+        .map(|entry| entry.expect("the entry of the folder should be readable").path())
+        .collect();
     paths.sort();
     assert!(paths.len() > 20, "{} scenarios in {}", paths.len(), folder.display());
     let mut failures = Vec::new();
     for path in paths {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let text = std::fs::read_to_string(&path).expect("a readable scenario");
+        let text = std::fs::read_to_string(&path).expect("the scenario should be readable");
         let scenario: Scenario =
             serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
         if let Err(error) = run_scenario(&scenario) {
@@ -73,7 +74,7 @@ fn run_scenario(scenario: &Scenario) -> anyhow::Result<()> {
         set_host(&mut engine, description)?;
     }
     for (at, step) in scenario.steps.iter().enumerate() {
-        run_step(&mut engine, step).with_context(|| format!("step {}", at + 1))?;
+        run_step(&mut engine, step).with_context(|| format!("step {} failed", at + 1))?;
     }
     Ok(())
 }

@@ -260,7 +260,8 @@ fn duplicate_allocations_count_once() {
                      {"resource": "devices.kubevirt.io/kvm", "count": 2}]},
     ]);
     infra = with_value(infra, "/status/allocations", allocations);
-    let (facts, problems) = read_host(infra, Some(valid_node())).expect("a usable host");
+    let (facts, problems) =
+        read_host(infra, Some(valid_node())).expect("the host should be usable");
     assert_eq!(problems.len(), 2, "{problems:?}");
     let all: CpuSet = facts.allocations.iter().flat_map(|one| one.cpus.iter()).collect();
     assert_eq!(all.to_string(), "4-6");
@@ -287,7 +288,10 @@ fn report_of_an_earlier_node_is_refused() {
         "{error}"
     );
     assert!(read_host(owned_by("new"), Some(node.clone())).is_ok());
-    assert!(read_host(valid_infra_node(), Some(node)).is_ok(), "an InfraNode without an owner");
+    assert!(
+        read_host(valid_infra_node(), Some(node)).is_ok(),
+        "an InfraNode without an owner should be accepted"
+    );
 }
 
 /// Devices are counted by zone if the InfraNode and the Node list the same devices. Otherwise their zones are unknown,
@@ -302,7 +306,7 @@ fn devices_with_unknown_zones_are_listed() {
         {"resource": "devices.kubevirt.io/kvm", "total": 1000, "free": 999},
     ]);
     let unplaced = |infra: Value, node: Value| {
-        let (facts, problems) = read_host(infra, Some(node)).expect("a usable host");
+        let (facts, problems) = read_host(infra, Some(node)).expect("the host should be usable");
         assert_eq!(problems, []);
         facts.devices_with_unknown_zones.into_iter().collect::<Vec<_>>()
     };
@@ -334,9 +338,10 @@ fn allocations_of_a_removed_zone_are_dropped() {
     infra
         .pointer_mut("/status/zones")
         .and_then(Value::as_array_mut)
-        .expect("a list of zones")
+        .expect("the zones should be a list")
         .pop();
-    let (facts, problems) = read_host(infra, Some(valid_node())).expect("a usable host");
+    let (facts, problems) =
+        read_host(infra, Some(valid_node())).expect("the host should be usable");
     let texts: Vec<String> = problems.iter().map(ToString::to_string).collect();
     assert_eq!(texts.len(), 2, "{texts:#?}");
     assert!(texts[0].contains("status.allocations[1].cpus: `8-9,24-25`"), "{texts:#?}");
@@ -350,7 +355,7 @@ fn allocations_of_a_removed_zone_are_dropped() {
 #[test]
 fn memory_without_a_node_excludes_the_reservation() {
     let memory = |infra: Value| {
-        let (facts, _) = read_host(infra, None).expect("a usable host");
+        let (facts, _) = read_host(infra, None).expect("the host should be usable");
         facts.allocatable.memory
     };
     // 128 GiB in 2 zones, without 80 pages of 1 GiB, 512 pages of 2 MiB (1 GiB) and 2 x 2 GiB of reserved memory.

@@ -74,16 +74,16 @@ impl Mutation {
         let mut paths = Vec::new();
         collect_pointers(document, &mut String::new(), &mut paths);
         let path = &paths[self.position % paths.len()];
-        let (parent, last) = path.rsplit_once('/').expect("a path begins with a slash");
+        let (parent, last) = path.rsplit_once('/').expect("the path should begin with a slash");
         let last = last.replace("~1", "/").replace("~0", "~");
-        let parent = document.pointer_mut(parent).expect("the path is in the document");
+        let parent = document.pointer_mut(parent).expect("the path should be in the document");
         match (parent, &self.kind) {
             (Value::Object(map), MutationKind::Replace(value)) => {
                 map.insert(last, value.clone());
             }
             (Value::Object(map), MutationKind::Remove) => drop(map.remove(&last)),
             (Value::Array(list), kind) => {
-                let at: usize = last.parse().expect("an index of a list");
+                let at: usize = last.parse().expect("the last part should be an index of the list");
                 match kind {
                     MutationKind::Replace(value) => list[at] = value.clone(),
                     MutationKind::Remove => drop(list.remove(at)),

@@ -223,17 +223,20 @@ impl Case {
             hugepages: entry.amounts.pages(),
         });
         Kubelet {
-            version: self.kubernetes_version.parse().expect("a valid version"),
-            cpu_policy: from.cpu_manager_policy.parse().expect("a valid policy"),
+            version: self.kubernetes_version.parse().expect("the version should be valid"),
+            cpu_policy: from.cpu_manager_policy.parse().expect("the policy should be valid"),
             cpu_options: CpuOptions::parse(&from.cpu_manager_policy_options)
-                .expect("valid options"),
+                .expect("the options should be valid"),
             reserved_cpus: parse_cpus(&from.reserved_system_cpus),
-            memory_policy: from.memory_manager_policy.parse().expect("a valid policy"),
+            memory_policy: from.memory_manager_policy.parse().expect("the policy should be valid"),
             reserved_memory: reserved.collect(),
-            topology_policy: from.topology_manager_policy.parse().expect("a valid policy"),
-            topology_scope: from.topology_manager_scope.parse().expect("a valid scope"),
+            topology_policy: from
+                .topology_manager_policy
+                .parse()
+                .expect("the policy should be valid"),
+            topology_scope: from.topology_manager_scope.parse().expect("the scope should be valid"),
             topology_options: TopologyOptions::parse(&from.topology_manager_policy_options)
-                .expect("valid options"),
+                .expect("the options should be valid"),
         }
     }
 
@@ -297,5 +300,5 @@ impl PodRecord {
 }
 
 pub(crate) fn parse_cpus(list: &str) -> CpuSet {
-    list.parse().expect("a valid CPU list")
+    list.parse().expect("the CPU list should be valid")
 }

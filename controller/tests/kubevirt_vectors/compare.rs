@@ -38,7 +38,7 @@ const CLAIM_LABEL: &str = "pr.kubevirt.io/";
 pub(crate) fn compare(case: &Case) -> Outcome {
     match (case.predict(), &case.pod, &case.error) {
         (Ok(launcher), Some(pod), _) => {
-            let guest = case.guest.as_ref().expect("a pod has a guest");
+            let guest = case.guest.as_ref().expect("a recorded pod should have a guest");
             let differences =
                 differences(&predicted_aspects(&launcher), &recorded_aspects(pod, guest));
             if differences.is_empty() { Outcome::Equal } else { Outcome::Different(differences) }
@@ -57,12 +57,12 @@ pub(crate) fn compare(case: &Case) -> Outcome {
             let fields = conflict_fields(refusal);
             let is_same = fields.is_empty() || fields.contains(&invalid.field.as_str());
             Outcome::RefusedByBoth((!is_same).then(|| Difference {
-                class: "field of a conflict".to_owned(),
+                class: "the field of a conflict".to_owned(),
                 predicted: invalid.to_string(),
                 recorded: format!("{:?}", refusal.causes),
             }))
         }
-        (_, None, None) => panic!("{}: neither a pod nor an error", case.id),
+        (_, None, None) => panic!("{}: the record has neither a pod nor an error", case.id),
     }
 }
 

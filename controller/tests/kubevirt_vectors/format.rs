@@ -119,8 +119,10 @@ impl Case {
             let is_known = objects.add(object)?;
             assert!(is_known, "{}: {object}", self.id);
         }
-        let object = self.vm.as_ref().or(self.vmi.as_ref()).expect("a machine");
-        let machine = Machine::read(object)?.expect("a VirtualMachine or VirtualMachineInstance");
+        let object =
+            self.vm.as_ref().or(self.vmi.as_ref()).expect("the record should have a machine");
+        let machine = Machine::read(object)?
+            .expect("the object should be a VirtualMachine or VirtualMachineInstance");
         predict(&machine, &configuration, &objects)
     }
 }
@@ -148,15 +150,17 @@ fn parse_quantity(text: &str) -> i128 {
         "Gi" => unit << 30,
         "Ti" => unit << 40,
         exponent => {
-            let digits = exponent.strip_prefix('e').expect("a suffix or an exponent");
-            unit * 10_i128.pow(digits.parse().expect("an exponent"))
+            let digits =
+                exponent.strip_prefix('e').expect("the rest should be a suffix or an exponent");
+            unit * 10_i128.pow(digits.parse().expect("the exponent should be a number"))
         }
     };
-    number.parse::<i128>().expect("a whole number") * scale
+    number.parse::<i128>().expect("the number should be whole") * scale
 }
 
 /// Returns a quantity as a number of `1/fraction` units, rounded up.
 pub(crate) fn amount(text: &str, fraction: u64) -> u64 {
     let step = i128::from(PARTS_PER_UNIT / fraction);
-    u64::try_from((parse_quantity(text) + step - 1) / step).expect("an amount")
+    u64::try_from((parse_quantity(text) + step - 1) / step)
+        .expect("the amount should not be negative")
 }

@@ -216,7 +216,7 @@ fn selects(selector: &Value, labels: &Labels) -> bool {
             let is_listed = || {
                 value.is_some_and(|there| as_list(&term["values"]).iter().any(|one| one == there))
             };
-            match term["operator"].as_str().expect("an operator") {
+            match term["operator"].as_str().expect("the term should have an operator") {
                 "In" => is_listed(),
                 "NotIn" => !is_listed(),
                 "Exists" => value.is_some(),

@@ -272,7 +272,7 @@ fn requests_of_init_containers_and_sidecars_are_combined() {
     assert_eq!(
         fits(&[(1000, false), (1000, false)], 1000, 0),
         None,
-        "init containers run one after the other"
+        "init containers that run one after the other should fit"
     );
     assert_eq!(
         fits(&[(400, true), (600, false)], 600, 0),
@@ -287,11 +287,11 @@ fn requests_of_init_containers_and_sidecars_are_combined() {
         "the init container runs before the sidecar starts"
     );
     assert_eq!(fits(&[(300, true), (300, true)], 400, 0), None);
-    assert_eq!(fits(&[], 1000, 1), too_much("1.001"), "the overhead counts");
+    assert_eq!(fits(&[], 1000, 1), too_much("1.001"), "the overhead should count");
     assert_eq!(
         fits(&[(u64::MAX, true)], u64::MAX, 1),
         too_much("18446744073709551.615"),
-        "sums saturate"
+        "sums should saturate"
     );
 }
 

@@ -46,10 +46,10 @@ pub(crate) fn host_spec(zones: u32, sockets: u32, cores: u32, threads: u32) -> H
 
 pub(crate) fn kubelet_settings(policy: TopologyPolicy, scope: TopologyScope) -> Kubelet {
     Kubelet {
-        version: "v1.36.2".parse().expect("a valid version"),
+        version: "v1.36.2".parse().expect("the version should be valid"),
         cpu_policy: CpuPolicy::Static,
         cpu_options: CpuOptions::default(),
-        reserved_cpus: "0".parse().expect("a valid CPU list"),
+        reserved_cpus: "0".parse().expect("the CPU list should be valid"),
         memory_policy: MemoryPolicy::Static,
         reserved_memory: vec![ReservedMemory { zone: 0, memory: GIB, ..ReservedMemory::default() }],
         topology_policy: policy,
@@ -59,7 +59,7 @@ pub(crate) fn kubelet_settings(policy: TopologyPolicy, scope: TopologyScope) -> 
 }
 
 pub(crate) fn admission_state(spec: &HostSpec, kubelet: &Kubelet) -> HostState {
-    HostState::new(&Arc::new(KubeletHost::new(spec, kubelet).expect("a valid host")))
+    HostState::new(&Arc::new(KubeletHost::new(spec, kubelet).expect("the host should be valid")))
 }
 
 pub(crate) fn container(name: &str, cpu_millis: u64, memory: u64, pages: u64) -> Container {

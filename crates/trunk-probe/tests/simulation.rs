@@ -299,7 +299,11 @@ fn a_flapping_link_causes_no_alarm() {
         switch.removed_vlans[1].clear();
         switch.run(Duration::from_millis(1000 + 37 * flap), |switch| {
             for verdict in switch.verdicts() {
-                assert_eq!(verdict, Verdict::Verified, "flap {flap}");
+                assert_eq!(
+                    verdict,
+                    Verdict::Verified,
+                    "the trunk should stay verified after flap {flap}"
+                );
             }
         });
     }

@@ -189,7 +189,10 @@ fn find_inconsistencies(plane: &ControlPlane, count: u64) -> Vec<String> {
         let interface = interfaces.find(|one| one["name"] == "tenant").cloned().unwrap_or_default();
         let has_one_mac = own.iter().all(|claim| claim["spec"]["mac"] == interface["macAddress"]);
         if own.len() != 2 || ipv4 != 1 || !has_one_mac {
-            found.push(format!("{name} with {} has {own:?}", interface["macAddress"]));
+            found.push(format!(
+                "{name} with MAC address {} should have one claim of each family, and has {own:?}",
+                interface["macAddress"]
+            ));
         }
         let secret = secrets.iter().find(|secret| {
             secret["metadata"]["name"] == format!("userdata-{}", text(name)).as_str()

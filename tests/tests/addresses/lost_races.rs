@@ -39,7 +39,7 @@ pub(super) fn lost_races_lead_to_the_next_address(plane: &ControlPlane, controll
     names_of_claims_are_in_use(plane, machines, lost);
     assert_eq!(errors(), errors_before, "a reconcile failed\n{}", plane.log_tail("first"));
     let succeeded = "berth_controller_reconciles_total{controller=\"machines\",result=\"ok\"}";
-    assert!(controller.metric(succeeded) > 0.0, "the metric has other labels");
+    assert!(controller.metric(succeeded) > 0.0, "the metric should exist with these labels");
 }
 
 /// Tests a claim that another client creates after the controller has chosen the address, and before the API server

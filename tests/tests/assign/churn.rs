@@ -92,7 +92,7 @@ pub(crate) fn ten_thousand_vms_are_scheduled_despite_faults(
         assert!(churn.refusals.is_empty(), "kubelets refused pods: {:#?}", churn.refusals);
         assert!(
             begin.elapsed() < TIMEOUT,
-            "{} of {} VMs were bound; {}",
+            "the time limit has passed: {} of {} VMs were bound; {}",
             churn.bound_count,
             churn.created_count,
             pairs.logs(plane)

@@ -42,7 +42,7 @@ fn wait_until_nothing_is_reserved(plane: &ControlPlane, extender: &Controller) {
         }
         assert!(
             begin.elapsed() < SHORT_TIMEOUT,
-            "{RESERVED_PODS} is {reserved:?}\n{}",
+            "the reservations should be released; {RESERVED_PODS} is {reserved:?}\n{}",
             plane.log_tail("extender")
         );
         std::thread::sleep(Duration::from_millis(200));
@@ -57,7 +57,11 @@ fn assert_group_is_not_bound(bed: &Testbed, group: &[String; 2]) {
     }
     std::thread::sleep(OBSERVATION_TIME);
     for vm in group {
-        assert_eq!(bed.host_of(vm), None, "only a part of the group fits");
+        assert_eq!(
+            bed.host_of(vm),
+            None,
+            "no pod should be bound, because only a part of the group fits"
+        );
     }
 }
 

@@ -66,7 +66,7 @@ pub(crate) fn binding_completes_within_the_scheduler_timeout(
     for (_, error, took) in &answers {
         assert!(
             *took < SCHEDULER_TIMEOUT,
-            "longer than the timeout of kube-scheduler: {took:?}, `{error}`"
+            "the call took longer than the timeout of kube-scheduler: {took:?}, `{error}`"
         );
     }
     // A call returns no error exactly if its VM is bound.
@@ -103,7 +103,7 @@ pub(crate) fn extender_is_ready_only_when_it_can_answer(plane: &ControlPlane, be
     let response = call_filter(bed, &vm);
     assert_eq!(
         response["Error"], "",
-        "the extender was ready, and waited for `{waits_for}` before"
+        "the extender is ready, but returns an error; before, it waited for `{waits_for}`"
     );
     assert!(waits_for.contains("pods"), "{waits_for}");
     proxy.set_behaviour(RequestFilter::All, Behaviour::Forward);

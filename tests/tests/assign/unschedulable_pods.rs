@@ -37,7 +37,7 @@ pub(crate) fn pods_wait_when_zones_are_full(plane: &ControlPlane, bed: &mut Test
     std::thread::sleep(Duration::from_secs(5));
     assert!(
         late.iter().all(|vm| bed.host_of(vm).is_none()),
-        "bound before the agent reported the free resources"
+        "a VM was bound before the agent reported the free resources"
     );
     bed.write_all_reports();
     let begin = std::time::Instant::now();

@@ -112,7 +112,7 @@ pub(crate) fn reservation_survives_a_kill_in_prebind(
     extender = bed.start_extender(plane, "extender", "kube-system/berth-scheduler");
     let late = bed.create_vm(Vm::large("disks"));
     bed.wait_until_refused(&late);
-    assert_eq!(bed.host_of(&vm), None, "bound before the volume exists");
+    assert_eq!(bed.host_of(&vm), None, "the VM was bound before its volume exists");
     provision_volume(bed, "disk", &host);
     let took = bed.wait_until_bound(&vm);
     eprintln!("the VM was bound {took:?} after its volume was created");

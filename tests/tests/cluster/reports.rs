@@ -69,7 +69,11 @@ pub(crate) fn idle_host_causes_no_writes(plane: &ControlPlane) {
     assert_eq!(lease["metadata"]["ownerReferences"][0]["kind"], "Node");
     let Some(results) = soak else { return };
     // The agent renews its Lease every 30 s, with jitter.
-    assert!((15..=30).contains(&leases.len()), "{} renewals in ten minutes", leases.len());
+    assert!(
+        (15..=30).contains(&leases.len()),
+        "the agent should renew its Lease every 30 s, found {} renewals in ten minutes",
+        leases.len()
+    );
     let text = format!(
         "# An idle agent under audit\n\nCommand: `make soak`. Kubernetes {}, every request logged (level Metadata), ten minutes \
          with a cycle every two seconds.\n\n| requests of the agent | |\n|---|---|\n| Lease renewals | {} |\n| restarted watches | {} |\n\

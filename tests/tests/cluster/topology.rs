@@ -19,7 +19,7 @@ const FREE_PAGES_FILE: &str =
     "sys/devices/system/node/node1/hugepages/hugepages-2048kB/free_hugepages";
 
 pub(crate) fn topology_is_written_if_enabled(plane: &ControlPlane, tree: &Tree, agent: &mut Agent) {
-    assert_eq!(count_requests(plane), 0, "requests without the option");
+    assert_eq!(count_requests(plane), 0, "without the option, there should be no requests");
     agent_works_without_the_crd(plane, tree, agent);
     let deploy = repository().join("tests/cluster/noderesourcetopologies.yaml");
     plane.kubectl(&["apply", "-f", deploy.to_str().unwrap()]).unwrap();

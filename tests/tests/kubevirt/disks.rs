@@ -91,11 +91,18 @@ pub(crate) fn delete_vms(bed: &Testbed, names: &[&str]) {
 /// Creates a VM without a disk, and waits until the scheduler has found no host for it.
 pub(crate) fn assert_no_room_for(bed: &Testbed, name: &str) {
     create_vm(bed, name);
-    bed.wait_until(&format!("no host has room for {name}"), &["pods", "-n", NAMESPACE], || {
-        let pod = pods_of_vm(bed, name).pop()?;
-        assert!(pod["spec"]["nodeName"].is_null(), "{name} has the reserved room: {pod:#}");
-        (condition(&pod, "PodScheduled")["reason"] == "Unschedulable").then_some(())
-    });
+    bed.wait_until(
+        &format!("no host has free resources for {name}"),
+        &["pods", "-n", NAMESPACE],
+        || {
+            let pod = pods_of_vm(bed, name).pop()?;
+            assert!(
+                pod["spec"]["nodeName"].is_null(),
+                "{name} got the reserved resources: {pod:#}"
+            );
+            (condition(&pod, "PodScheduled")["reason"] == "Unschedulable").then_some(())
+        },
+    );
 }
 
 /// Waits until a VM runs on this host, in its only pod, and returns the pod.

@@ -62,7 +62,7 @@ pub(crate) fn room_is_reserved_during_the_import(bed: &Testbed) {
     assert_competitors_wait(bed, &COMPETITORS);
     bed.assert_kubelets_admit();
     delete_vms(bed, &[vm]);
-    bed.wait_until("a competitor gets the room", &pods, || {
+    bed.wait_until("a competitor gets the released resources", &pods, || {
         let hosts = COMPETITORS.map(|competitor| host_of_vm(bed, competitor));
         hosts.iter().any(|found| *found == host).then_some(())
     });
@@ -98,7 +98,10 @@ pub(crate) fn launcher_pod_waits_for_the_import(bed: &Testbed) {
         pods_of_vm(bed, vm).pop().filter(|_| is_importing)
     });
     assert!(launcher["metadata"]["annotations"][FIRST_CONSUMER_ANNOTATION].is_null());
-    assert!(launcher["spec"]["nodeName"].is_null(), "bound before the import: {launcher:#}");
+    assert!(
+        launcher["spec"]["nodeName"].is_null(),
+        "the launcher pod was bound before the import: {launcher:#}"
+    );
     assert_disk_waits_on(bed, vm, host);
     assert_no_room_for(bed, competitor);
 

@@ -42,7 +42,7 @@ pub(crate) fn machines_are_accepted_and_placed(bed: &Testbed) {
         let pod = launcher_pod(bed, BANK_NAMESPACE, &machine);
         assert_eq!(pod["status"]["qosClass"], "Guaranteed");
         let zones = &wait_until_reported(bed, &pod)["zones"];
-        assert_eq!(zones.as_array().unwrap().len(), 1, "the VM does not fit into one zone");
+        assert_eq!(zones.as_array().unwrap().len(), 1, "the VM should use one zone");
         hosts.insert(text(&pod["spec"]["nodeName"]).to_owned());
     }
     assert_eq!(hosts.len(), 2, "the anti-affinity is ignored: {hosts:?}");
@@ -164,7 +164,7 @@ pub(crate) fn scale(bed: &Testbed, namespace: &str, deployment: &str, replicas: 
 /// Waits until the report of a pod's host has the pod's allocation, and returns the allocation.
 fn wait_until_reported(bed: &Testbed, pod: &Value) -> Value {
     let host = text(&pod["spec"]["nodeName"]);
-    bed.wait_until("the pod is in the report of its host", &["infranode", host], || {
+    bed.wait_until("the report of the host contains the pod", &["infranode", host], || {
         let host = bed.get("infranode", "default", host);
         let mut allocations = host["status"]["allocations"].as_array()?.iter();
         allocations.find(|one| one["podUID"] == pod["metadata"]["uid"]).cloned()

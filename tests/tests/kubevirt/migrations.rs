@@ -31,11 +31,14 @@ pub(crate) fn migration_reserves_both_hosts(bed: &Testbed) {
     let pods = bed.pods_of(&instance);
     assert_eq!(pods.len(), 2, "{pods:#?}");
     let target = text(&pods.iter().find(|pod| is_target(pod)).unwrap()["spec"]["nodeName"]);
-    assert!(MIGRATION_HOSTS.contains(&target) && target != source, "{source} to {target}");
+    assert!(
+        MIGRATION_HOSTS.contains(&target) && target != source,
+        "the VM should migrate to the other host, not from {source} to {target}"
+    );
 
     create_vm(bed, WAITING_VM);
     let waiting = ["vmi", WAITING_VM, "-n", NAMESPACE];
-    bed.wait_until("no host has room for another VM", &waiting, || {
+    bed.wait_until("no host has free resources for another VM", &waiting, || {
         let instance = bed.get("vmi", NAMESPACE, WAITING_VM);
         let pod = bed.pods_of(&instance).pop()?;
         (condition(&pod, "PodScheduled")["reason"] == "Unschedulable").then_some(())

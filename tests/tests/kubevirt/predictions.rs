@@ -25,14 +25,14 @@ const NETWORKS_ANNOTATION: &str = "k8s.v1.cni.cncf.io/networks";
 /// Tests the launcher pod of each VM: the predictions from the VirtualMachine and from its instance equal the pod.
 pub(crate) fn launcher_pods_equal_their_predictions(bed: &Testbed) {
     let (started, _) = compare_pods(bed);
-    assert!(started >= 5, "only {started} pods");
+    assert!(started >= 5, "too few pods were compared: {started}");
 }
 
 /// Tests the same after a live migration: a target pod equals the predictions, except for the terms of
 /// [`without_target_terms`].
 pub(crate) fn target_pods_equal_their_predictions(bed: &Testbed) {
     let (_, targets) = compare_pods(bed);
-    assert!(targets >= 1, "no target pod of a live migration");
+    assert!(targets >= 1, "no target pod of a live migration was compared");
 }
 
 /// Compares all launcher pods with their predictions. Returns the number of pods that KubeVirt created to start a VM,
@@ -88,7 +88,10 @@ fn assert_equal(name: &str, launcher: &Launcher, pod: &Value) {
         assert!(tolerations.contains(&json!(toleration)), "{name}: {toleration:?}");
     }
     for (label, value) in launcher.labels.iter().filter(|(label, _)| *label != NODE_LABEL) {
-        assert_eq!(metadata["labels"][label], *value, "{name}: label {label}");
+        assert_eq!(
+            metadata["labels"][label], *value,
+            "{name}: label {label} differs from the prediction"
+        );
     }
     let networks = launcher.annotations.get(NETWORKS_ANNOTATION);
     let actual = metadata["annotations"][NETWORKS_ANNOTATION].as_str();

@@ -138,7 +138,10 @@ pub(crate) fn thousand_tenants_survive_a_flapping_uplink(host: &mut Host) {
     let resident =
         host.run_checked("awk '/VmRSS/ {print $2}' /proc/$(cat /run/agent.pid)/status").unwrap();
     let resident: u32 = resident.trim().parse().unwrap();
-    assert!(resident < 60_000, "{resident} KiB with 1,000 tenants");
+    assert!(
+        resident < 60_000,
+        "the agent needs too much memory with 1,000 tenants: {resident} KiB"
+    );
     for _ in 0..3 {
         host.run_for(
             "ip link set own0 down; sleep 1; ip link set own0 up",

@@ -264,9 +264,9 @@ impl Replay<'_> {
         outcome: &AdmissionOutcome,
     ) -> Result<(), Difference> {
         let state = self.engine.kubelet_state(host).expect("the host exists");
-        let expected = state
-            .check(&to_pod(pod))
-            .map_err(|refusal| format!("first admitted, then refused: {refusal:?}"))?;
+        let expected = state.check(&to_pod(pod)).map_err(|refusal| {
+            format!("the engine first admitted the pod, and then refused it: {refusal:?}")
+        })?;
         if !expected.is_deterministic() {
             return Ok(());
         }
@@ -337,7 +337,7 @@ impl Replay<'_> {
         }
         match used.into_iter().find(|(_, bytes)| *bytes != 0) {
             Some(((zones, kind), bytes)) => Err(format!(
-                "{bytes} bytes of {kind} of zones {zones:?} are missing in the entries"
+                "the entries of the checkpoint lack {bytes} bytes of {kind} in zones {zones:?}"
             )
             .into()),
             None => Ok(()),

@@ -135,7 +135,10 @@ pub(super) fn partial_allocation_is_reported(host: &mut Host) {
     let free = host
         .run_checked("awk '/MemFree/ {print $4}' /sys/devices/system/node/node0/meminfo")
         .unwrap();
-    assert!(free.trim().parse::<u64>().unwrap() > 32 << 10, "only {free} KiB are free");
+    assert!(
+        free.trim().parse::<u64>().unwrap() > 32 << 10,
+        "too little memory is free: {free} KiB"
+    );
     assert_revert_restores(host, &before);
 }
 

@@ -96,7 +96,7 @@ pub(crate) fn parse(frame: &[u8]) -> (MacAddress, Content) {
                 Content::Dhcpv6 { destination, message }
             }
         }
-        EthernetProtocol::Unknown(other) => panic!("EtherType {other:x}"),
+        EthernetProtocol::Unknown(other) => panic!("unexpected EtherType {other:x}"),
     };
     (MacAddress(ethernet.dst_addr().0), content)
 }

@@ -135,8 +135,16 @@ fn link_local_gateway_is_announced_as_default_router() {
     let (source, _, message) = router_advertisement(&content);
     assert_eq!(source, gateway);
     assert_eq!(message[6..8], u16::MAX.to_be_bytes());
-    assert_eq!(option(message, 1), None, "the guest resolves the gateway's Ethernet address");
-    assert_eq!(option(message, 5), None, "IPv6 has no MTU below 1280");
+    assert_eq!(
+        option(message, 1),
+        None,
+        "there should be no link-layer address: the guest resolves that of the gateway"
+    );
+    assert_eq!(
+        option(message, 5),
+        None,
+        "an MTU below 1280, the minimum of IPv6, should not be advertised"
+    );
 }
 
 #[test]

@@ -46,7 +46,7 @@ fn is_accepted_by(program: &[FilterInstruction], direction: Direction, frame: &[
     let mut received = vec![0; frame.len() + 1];
     match receiver.read(&mut received) {
         Ok(length) => {
-            assert_eq!(&received[..length], frame, "the frame is not truncated");
+            assert_eq!(&received[..length], frame, "the frame should not be truncated");
             true
         }
         Err(error) => {
@@ -183,7 +183,10 @@ fn a_link_receives_only_answers_to_probes() {
     let accepts = |frame: &[u8]| is_accepted_by(&untagged, Direction::FromGuest, frame);
     for frame in [arp(ArpOperation::REPLY, [0; 4]), advertisement_to(link.0)] {
         assert!(accepts(&frame));
-        assert!(!is_accepted_by(&untagged, Direction::ToGuest, &frame), "the host sends it");
+        assert!(
+            !is_accepted_by(&untagged, Direction::ToGuest, &frame),
+            "a frame that the host sends should be ignored"
+        );
         // The kernel stores the VLAN tag in the metadata of a packet. Packets of local sockets have no tag, so the
         // filter for a VLAN rejects them.
         let tagged = probe_filter(link, Some(120.try_into().unwrap()));

@@ -31,14 +31,18 @@ fn an_ipv4_address_is_withheld_from_guests_that_do_not_use_it() {
             assert_eq!(send(&mut responder, frame), Outcome::Ignored(reason));
         }
         let (kind, _) = expect_dhcpv4(send(&mut responder, &frame_of_dhcpv4(&renewal)));
-        assert_eq!(kind, AnswerKind::Dhcpv4Ack, "the guest keeps an address that it uses");
+        assert_eq!(kind, AnswerKind::Dhcpv4Ack, "the guest should keep an address that it uses");
         // If the guest requests another address than that of its lease, the answer is still a DHCPNAK.
         let other = selecting_request(server, [10, 0, 0, 99].into());
         let (kind, _) = expect_dhcpv4(send(&mut responder, &frame_of_dhcpv4(&other)));
         assert_eq!(kind, AnswerKind::Dhcpv4Nak);
         responder.set_address_states(AddressState::Free, state);
         let (kind, _) = expect_dhcpv4(send(&mut responder, &offer));
-        assert_eq!(kind, AnswerKind::Dhcpv4Offer, "the other family does not matter");
+        assert_eq!(
+            kind,
+            AnswerKind::Dhcpv4Offer,
+            "the state of the other family's address should not matter"
+        );
     }
 }
 

@@ -34,12 +34,16 @@ fn vm(name: &str) -> PodBuilder {
 fn vm_is_placed_only_on_a_host_with_its_network() {
     let (mut extender, now) = (extender_with_network(), Instant::now());
     let answer = extender.answer_filter(now, &PodBuilder::vm("plain", 2).build(), &["a", "b"]);
-    assert_eq!(answer, FilterAnswer::ReservedHost("a"), "the VM does not use this network");
+    assert_eq!(
+        answer,
+        FilterAnswer::ReservedHost("a"),
+        "a VM without this network should get the first host"
+    );
     let pod = vm("red").build();
     assert_eq!(extender.answer_filter(now, &pod, &["a", "b"]), FilterAnswer::ReservedHost("b"));
     let FilterAnswer::Refused(refusals) = extender.answer_filter(now, &vm("other").build(), &["a"])
     else {
-        unreachable!("host a has no bridge")
+        unreachable!("host a, which has no bridge, should refuse the pod")
     };
     assert!(refusals[0].1.contains(RESOURCE), "{refusals:?}");
     // Users can set the labels of a launcher pod. Therefore only the owner reference to a VM makes a pod a launcher
@@ -57,7 +61,7 @@ fn vm_waits_for_a_host_with_all_resources_of_its_network() {
     let pod = vm("red").build();
     extender.update_pod(now, pod.clone(), &observe_pod(&pod)).expect("the pod is queued");
     let FilterAnswer::Refused(refusals) = extender.answer_filter(now, &pod, &["b"]) else {
-        unreachable!("the network is not ready on host b")
+        unreachable!("host b, whose network is not ready, should refuse the pod")
     };
     assert!(refusals[0].1.contains(ready), "{refusals:?}");
     extender.update_network_resources(NETWORK, &[RESOURCE]);
@@ -91,6 +95,10 @@ fn refused_vm_is_retried_when_its_network_changes() {
     assert!(matches!(refused, FilterAnswer::Refused(_)), "no host has the bridge: {refused:?}");
     assert!(extender.take_hosts_to_patch().is_empty());
     extender.update_network_resources(NETWORK, &[]);
-    assert_eq!(extender.take_hosts_to_patch().len(), 1, "the network needs no resource any more");
+    assert_eq!(
+        extender.take_hosts_to_patch().len(),
+        1,
+        "the pod should be retried when the network needs no resource"
+    );
     assert_eq!(extender.answer_filter(now, &pod, &["a", "b"]), FilterAnswer::ReservedHost("a"));
 }

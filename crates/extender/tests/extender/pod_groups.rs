@@ -66,10 +66,16 @@ fn run_cycle(
         match host.filter(|_| is_kept) {
             Some(host) => {
                 let answer = extender.answer_bind(now, &uid(&pod), &host, Some(&pod));
-                assert_eq!(answer, BindAnswer::SendBinding, "the reservation is a moment old");
+                assert_eq!(
+                    answer,
+                    BindAnswer::SendBinding,
+                    "a reservation that is a moment old should be valid"
+                );
                 extender.record_binding_success(now, &uid(&pod));
                 let pod = bind_to(pod, &host);
-                extender.update_pod(now, pod.clone(), &observe_pod(&pod)).expect("it is counted");
+                extender
+                    .update_pod(now, pod.clone(), &observe_pod(&pod))
+                    .expect("the pod should be counted");
                 counts.bound += 1;
                 bound.push(pod);
             }
@@ -105,7 +111,10 @@ fn no_reservation_of_a_pod_group_remains() {
             now += Duration::from_secs([0, 1, 4, 11][choices.random_below(4)]);
             extender.expire_timeouts(now);
             let reserved = extender.stage_counts().reserved;
-            prop_assert!(reserved <= 12 * 3, "{reserved} reservations after cycle {number}");
+            prop_assert!(
+                reserved <= 12 * 3,
+                "too many reservations after cycle {number}: {reserved}"
+            );
         }
         for pod in bound {
             extender.delete_pod(now, &uid(&pod));

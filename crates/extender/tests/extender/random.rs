@@ -100,7 +100,10 @@ fn run_random_step(
             let first = cluster.filter_pod(&uid, &names);
             if choices.random_below(3) == 2 {
                 let second = cluster.filter_pod(&uid, &names);
-                assert_eq!(first, second, "a repeated filter call for {uid} returns the same host");
+                assert_eq!(
+                    first, second,
+                    "a repeated filter call for {uid} should return the same host"
+                );
                 counts.repeated_filter_count.set(counts.repeated_filter_count.get() + 1);
             }
         }

@@ -43,30 +43,33 @@ fn filter_returns_one_host_and_reserves_it() {
     assert_eq!(
         extender.answer_filter(now, &first, &names),
         FilterAnswer::ReservedHost("a"),
-        "repeated call"
+        "a repeated call should return the same host"
     );
     assert_eq!(
         extender.answer_filter(now, &first, &["b"]),
         FilterAnswer::ReservedHost("b"),
-        "only the other host is offered"
+        "the reservation should move to the only offered host"
     );
     assert_eq!(extender.answer_filter(now, &first, &["a"]), FilterAnswer::ReservedHost("a"));
     let second = PodBuilder::vm("second", 8).build();
     assert_eq!(extender.answer_filter(now, &second, &names), FilterAnswer::ReservedHost("b"));
     let third = PodBuilder::vm("third", 8).build();
     let FilterAnswer::Refused(refusals) = extender.answer_filter(now, &third, &names) else {
-        unreachable!("the hosts are full")
+        unreachable!("full hosts should refuse the pod")
     };
     let reasons: Vec<(&str, &str)> =
         refusals.iter().map(|(name, why)| (*name, why.as_ref())).collect();
     assert_eq!(reasons[1], ("unknown", "node(s) had no agent report"));
-    assert_eq!(reasons[0].1, reasons[2].1, "full hosts have the same reason");
+    assert_eq!(reasons[0].1, reasons[2].1, "full hosts should have the same reason");
     assert!(!reasons[0].1.contains(|c: char| c.is_ascii_digit()), "{reasons:?}");
     // After the reservations have expired, the waiting pod fits on a host, which `take_hosts_to_patch` then returns.
     assert!(extender.take_hosts_to_patch().is_empty());
     extender.expire_timeouts(now + MINUTE);
     assert_eq!(extender.take_hosts_to_patch().len(), 1);
-    assert!(extender.take_hosts_to_patch().is_empty(), "a host is returned once for each refusal");
+    assert!(
+        extender.take_hosts_to_patch().is_empty(),
+        "a host should be returned once for each refusal"
+    );
     assert!(matches!(
         extender.answer_filter(now + MINUTE, &third, &names),
         FilterAnswer::ReservedHost(_)
@@ -82,7 +85,7 @@ fn bind_checks_the_reservation() {
     assert_eq!(extender.answer_filter(now, &pod, &["a", "b"]), FilterAnswer::ReservedHost("a"));
     assert!(
         matches!(extender.answer_bind(now, "vm", "b", None), BindAnswer::Refused(_)),
-        "another host is reserved"
+        "the binding to a host that is not reserved should be refused"
     );
     assert_eq!(extender.answer_bind(now, "vm", "a", None), BindAnswer::SendBinding);
     assert!(matches!(extender.answer_bind(now, "vm", "a", None), BindAnswer::NotReady(_)));
@@ -93,7 +96,7 @@ fn bind_checks_the_reservation() {
     assert_eq!(extender.answer_bind(now, "late", "b", None), BindAnswer::PodRequired);
     assert!(
         matches!(extender.answer_bind(now, "other", "b", Some(&late)), BindAnswer::Refused(_)),
-        "the pod has another UID"
+        "the binding of a pod with another UID should be refused"
     );
     assert_eq!(extender.answer_bind(now, "late", "b", Some(&late)), BindAnswer::SendBinding);
     let full = PodBuilder::vm("full", 4).build();
@@ -192,7 +195,7 @@ fn host_with_stale_report_accepts_no_pinned_vm_until_fresh_report() {
     let now = Instant::now();
     let pod = PodBuilder::vm("vm", 6).build();
     let FilterAnswer::Refused(reasons) = extender.answer_filter(now, &pod, &["a"]) else {
-        unreachable!("the report is stale")
+        unreachable!("a host with a stale report should refuse the pod")
     };
     assert_eq!(reasons[0].1, "node(s) had a stale agent report");
     report_host(&mut extender, &fresh, 2);

@@ -98,8 +98,15 @@ fn memory_of_a_deleted_pod_becomes_stale() {
         let later = now + SECOND * seconds;
         extender.expire_timeouts(later);
         let reason = refusal_reason(&mut extender, later, &next);
-        assert_eq!(reason.as_deref(), Some(TERMINATING_REASON), "after {seconds} s");
-        assert!(extender.take_hosts_to_patch().is_empty(), "after {seconds} s");
+        assert_eq!(
+            reason.as_deref(),
+            Some(TERMINATING_REASON),
+            "the host should refuse the pod after {seconds} s"
+        );
+        assert!(
+            extender.take_hosts_to_patch().is_empty(),
+            "no host should be patched after {seconds} s"
+        );
     }
     let later = now + SECOND * 10;
     extender.expire_timeouts(later);
@@ -170,7 +177,10 @@ fn memory_of_an_unknown_pod_becomes_stale_a_minute_after_the_list() {
     for seconds in [0, 59] {
         let later = listed_at + SECOND * seconds;
         extender.expire_timeouts(later);
-        assert!(refusal_reason(&mut extender, later, &next).is_some(), "after {seconds} s");
+        assert!(
+            refusal_reason(&mut extender, later, &next).is_some(),
+            "the host should refuse the pod after {seconds} s"
+        );
     }
     extender.expire_timeouts(listed_at + SECOND * 60);
     assert_eq!(refusal_reason(&mut extender, listed_at + SECOND * 60, &next), None);
@@ -190,9 +200,16 @@ fn allocation_of_a_new_pod_counts() {
     for seconds in [1, 600] {
         let later = now + SECOND * seconds;
         extender.expire_timeouts(later);
-        assert_eq!(refusal_reason(&mut extender, later, &small), None, "after {seconds} s");
+        assert_eq!(
+            refusal_reason(&mut extender, later, &small),
+            None,
+            "the host should accept the small pod after {seconds} s"
+        );
         let reason = refusal_reason(&mut extender, later, &pod_with_all_pages("next").build());
-        assert!(reason.is_some(), "after {seconds} s");
+        assert!(
+            reason.is_some(),
+            "the host should refuse the pod with all pages after {seconds} s"
+        );
     }
 }
 
@@ -228,7 +245,11 @@ fn expect_stale_after_a_minute(extender: &mut Extender, now: Instant) {
         let later = now + SECOND * seconds;
         extender.expire_timeouts(later);
         let reason = refusal_reason(extender, later, &next);
-        assert_eq!(reason.as_deref(), Some(TERMINATING_REASON), "after {seconds} s");
+        assert_eq!(
+            reason.as_deref(),
+            Some(TERMINATING_REASON),
+            "the host should refuse the pod after {seconds} s"
+        );
     }
     extender.expire_timeouts(now + SECOND * 60);
     assert_eq!(refusal_reason(extender, now + SECOND * 60, &next), None);
@@ -251,9 +272,16 @@ fn allocation_of_a_static_pod_counts() {
         extender.expire_timeouts(later);
         // The static pod counts as running: the host does not await its removal, and its memory is not free.
         let small = PodBuilder::vm("small", 1).build();
-        assert_eq!(refusal_reason(&mut extender, later, &small), None, "after {minutes} minutes");
+        assert_eq!(
+            refusal_reason(&mut extender, later, &small),
+            None,
+            "the host should accept the small pod after {minutes} minutes"
+        );
         let next = pod_with_all_pages("next").build();
-        assert!(refusal_reason(&mut extender, later, &next).is_some(), "after {minutes} minutes");
+        assert!(
+            refusal_reason(&mut extender, later, &next).is_some(),
+            "the host should refuse the pod with all pages after {minutes} minutes"
+        );
         let host = extender.engine().host("a").expect("the host should exist");
         let reported = extender.engine().reported_host(host).expect("the host has a report");
         assert!(reported.allocations.iter().any(|one| one.uid == "static-uid"));

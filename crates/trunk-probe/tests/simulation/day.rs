@@ -39,7 +39,7 @@ fn a_day_without_a_false_alarm() {
                     for verdict in switch.verdicts() {
                         assert!(
                             !matches!(verdict, Verdict::Missing { .. }),
-                            "hour {hour}, event {event}: {verdict:?}"
+                            "a VLAN is missing in hour {hour}, event {event}: {verdict:?}"
                         );
                     }
                 }
@@ -110,7 +110,7 @@ fn two_hosts_report_only_the_removed_vlan_in_24_hours() {
         } else {
             counts.run(&mut switch, HOUR);
         }
-        assert_eq!(counts.missing, 0, "hour {hour}: {counts:?}");
+        assert_eq!(counts.missing, 0, "VLANs were missing in hour {hour}: {counts:?}");
     }
     assert_eq!(switch.verdicts(), [Verdict::Verified, Verdict::Verified]);
     let seconds = (switch.now - begin).as_secs();
