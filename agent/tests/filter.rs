@@ -156,12 +156,12 @@ fn switch_frames_of_guests_are_dropped() {
         assert_eq!(
             received(link, "guest"),
             all_of(anyones),
-            "unexpected frames of a guest arrived through {by}\n{log}"
+            "only permitted frames of a guest should arrive through {by}\n{log}"
         );
         assert_eq!(
             received(link, "host"),
             all,
-            "unexpected frames of the host arrived through {by}\n{log}"
+            "all frames of the host should arrive through {by}\n{log}"
         );
     }
     // Frames that a Linux bridge does not forward even without the rules (`is_link_local_ether_addr`), except

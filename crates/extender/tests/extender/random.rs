@@ -223,5 +223,9 @@ fn hosts_with_stale_memory_accept_pods() {
         Ok(())
     });
     result.expect("kubelets should admit all bound pods, and hosts should accept pods");
-    assert!(pods_with_stale_memory.get() > 50, "{} pods", pods_with_stale_memory.get());
+    assert!(
+        pods_with_stale_memory.get() > 50,
+        "too few pods had stale memory: {}",
+        pods_with_stale_memory.get()
+    );
 }
