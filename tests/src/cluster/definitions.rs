@@ -56,7 +56,11 @@ impl ControlPlane {
             .collect();
         let crd = json!({
             "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-            "metadata": {"name": format!("{plural}.{group}")},
+            "metadata": {
+                "name": format!("{plural}.{group}"),
+                // Required for groups below `k8s.io`.
+                "annotations": {"api-approved.kubernetes.io": "unapproved, for tests only"},
+            },
             "spec": {
                 "group": group, "scope": scope,
                 "names": {"kind": kind, "plural": plural, "singular": kind.to_lowercase()},
