@@ -36,13 +36,13 @@ pub struct MachineCounts {
     /// Number of existing machines. The controller would create the missing machines.
     #[serde(rename = "there")]
     pub existing: u32,
-    /// How the disks of new machines are cloned from golden images, one entry for each golden image; without those whose
+    /// Strategies with which the disks of new machines are cloned, one entry for each golden image; without those whose
     /// storage class is not in the input.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub clones: Vec<PlannedClone>,
 }
 
-/// How disks are cloned from a golden image.
+/// Strategy with which disks are cloned from a golden image.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PlannedClone {

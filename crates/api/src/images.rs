@@ -37,7 +37,7 @@ pub struct Images {
     /// Disks that are fully allocated when they are created. Default: Performance with golden images, otherwise Never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preallocation: Option<Preallocation>,
-    /// When golden images are deleted. Default Unused.
+    /// Rule by which golden images are deleted. Default Unused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub garbage_collect: Option<GarbageCollect>,
     /// Number of unused golden images that are kept of each image, storage class and namespace: the most recent ones.
@@ -117,14 +117,14 @@ pub enum Preallocation {
     Performance,
 }
 
-/// When golden images are deleted.
+/// Rule by which golden images are deleted.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GarbageCollect {
-    /// When no MachineDeployment names the image and no disk is a clone of it, except the most recent ones
+    /// Deletes images that no MachineDeployment names and of which no disk is a clone, except the most recent ones
     /// (`keepLast`).
     #[default]
     Unused,
-    /// Never.
+    /// Deletes no image.
     Never,
 }
 
@@ -182,7 +182,7 @@ pub struct GoldenImageStatus {
     pub size: Option<Quantity>,
     /// Phase of the import.
     pub phase: GoldenImagePhase,
-    /// How disks are cloned from the golden image; absent if it is unknown.
+    /// Strategy with which disks are cloned from the golden image; absent if it is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub strategy: Option<CloneStrategy>,
     /// The reason of `strategy`, or the message of CDI if the import fails.
@@ -220,7 +220,7 @@ pub enum GoldenImagePhase {
     Failed,
 }
 
-/// How CDI clones a volume.
+/// Strategy with which CDI clones a volume.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CloneStrategy {
     /// Smart clone: the storage restores a snapshot of the source.

@@ -1,4 +1,4 @@
-//! How CDI clones a volume, and why.
+//! Strategy with which CDI clones a volume, and its reason.
 //!
 //! The rules are those of `computeStrategyForSourcePVC` and `validateAdvancedClonePVC` in `pkg/controller/clone/planner.go`
 //! of kubevirt/containerized-data-importer 1.66; releases since 1.57 differ only in the choice of the VolumeSnapshotClass:
@@ -52,7 +52,7 @@ pub struct CloneRequest<'a> {
     pub is_source_in_use: bool,
 }
 
-/// How CDI clones a volume.
+/// Strategy with which CDI clones a volume, and its reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClonePlan {
     /// Strategy that CDI uses.

@@ -16,7 +16,7 @@ pub struct StorageProfile {
     /// Combinations of access modes and volume mode that the storage supports, the preferred one first. The list is empty
     /// if CDI does not know the provisioner.
     pub claim_properties: Vec<ClaimProperties>,
-    /// How volumes are cloned if this is possible.
+    /// Strategy with which volumes are cloned if this is possible.
     pub clone_strategy: Option<CloneStrategy>,
     /// Name of the VolumeSnapshotClass for clones.
     pub snapshot_class: Option<String>,

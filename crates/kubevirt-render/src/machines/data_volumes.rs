@@ -17,7 +17,7 @@ pub(super) struct DataVolumes {
     pub(super) templates: Vec<Value>,
     /// Golden images of which the DataVolumes are clones.
     pub(super) golden_images: Vec<GoldenImageUse>,
-    /// How the DataVolumes are cloned from golden images, as far as it is known.
+    /// DataVolumes that are clones of golden images, with the strategy, as far as it is known.
     pub(super) clones: Vec<DiskClone>,
 }
 
@@ -54,7 +54,7 @@ fn render_disk(
     golden: Option<&GoldenImage>,
 ) -> Value {
     let mut claim = json!({
-        "accessModes": [disk.access_mode], "resources": {"requests": {"storage": &**disk.size}},
+        "accessModes": [&*disk.access_mode], "resources": {"requests": {"storage": &**disk.size}},
     });
     if !disk.storage_class.is_empty() {
         claim["storageClassName"] = (**disk.storage_class).into();

@@ -1,4 +1,4 @@
-//! How the disks of a machine are cloned from golden images.
+//! Disks of a machine that are clones of golden images.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ pub struct DiskClone {
     pub image_namespace: String,
     /// Name of the golden image.
     pub image_name: String,
-    /// How CDI clones the disk.
+    /// Strategy with which CDI clones the disk.
     pub plan: ClonePlan,
 }
 

@@ -38,7 +38,7 @@ pub struct RenderedMachine {
     pub has_pod_network: bool,
     /// Golden images of which the disks are clones. They must exist before the machine is created.
     pub golden_images: Vec<GoldenImageUse>,
-    /// How CDI clones the disks from golden images; without disks whose storage class is unknown.
+    /// Disks that CDI clones from golden images, and the strategies; without disks whose storage class is unknown.
     pub clones: Vec<DiskClone>,
     /// Problems that do not prevent rendering.
     pub warnings: Vec<Problem>,
