@@ -56,7 +56,7 @@ pub(super) fn check_disk(
     }
     let is_migrated =
         machine.provider.eviction_strategy == Some(EvictionStrategy::LiveMigrate.as_str());
-    if is_migrated && disk.access_mode != READ_WRITE_MANY {
+    if is_migrated && &*disk.access_mode != READ_WRITE_MANY {
         let message = "prevents the live migration that evictionStrategy LiveMigrate requests, which needs ReadWriteMany: \
             a drain of the host does not complete while the VM runs";
         reporter.report_warning(&disk.path(DiskField::AccessMode), &disk.access_mode, message);

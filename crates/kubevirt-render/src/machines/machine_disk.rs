@@ -33,7 +33,7 @@ pub(super) struct MachineDisk<'a> {
     pub(super) name: String,
     pub(super) size: &'a ConfigVar,
     pub(super) storage_class: &'a ConfigVar,
-    pub(super) access_mode: String,
+    pub(super) access_mode: ConfigVar,
     /// Volume mode of the claim; `None` if it is unknown.
     pub(super) volume_mode: Option<VolumeMode>,
     /// True if the disk is fully allocated when it is created.
@@ -143,7 +143,7 @@ fn has_performance_disks(machine: &MachineRenderer<'_>) -> bool {
         && find_instancetype(machine).is_some_and(|(_, fields)| fields.has_dedicated_cpus)
 }
 
-fn first_access_mode(machine: &MachineRenderer<'_>) -> String {
+fn first_access_mode(machine: &MachineRenderer<'_>) -> ConfigVar {
     let disk = &machine.provider.primary_disk;
     access_mode_or_default(machine, &disk.access_mode, &disk.storage_class)
 }
@@ -153,10 +153,10 @@ fn access_mode_or_default(
     machine: &MachineRenderer<'_>,
     access_mode: &ConfigVar,
     storage_class: &str,
-) -> String {
+) -> ConfigVar {
     if !access_mode.is_empty() {
-        return access_mode.clone().into_plain_string();
+        return access_mode.clone();
     }
     let profile = machine.context.storage_profiles.get(storage_class);
-    profile.map_or(READ_WRITE_ONCE, StorageProfile::default_access_mode).to_owned()
+    profile.map_or(READ_WRITE_ONCE, StorageProfile::default_access_mode).to_owned().into()
 }
