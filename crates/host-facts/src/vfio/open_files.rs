@@ -27,7 +27,7 @@ pub struct OpenFiles {
 }
 
 impl OpenFiles {
-    /// Reads the open files of all processes.
+    /// Reads the open files of all processes except this one, which may have opened drives exclusively.
     pub(super) fn observe(root: &Root) -> Self {
         let mut open_files = Self::default();
         // On a host, process 2 is always the kernel's thread daemon.
@@ -35,9 +35,11 @@ impl OpenFiles {
             open_files.incomplete = Some("the host's processes are not visible".to_owned());
         }
         let mut namespaces = MountNamespaces::default();
+        // The kernel resolves this link to the id in the PID namespace of the mounted procfs.
+        let own_pid = root.try_read_link("proc/self").ok().and_then(|pid| pid.parse().ok());
         match root.list_numbered("proc", "") {
             Ok(processes) => {
-                for (pid, _) in processes {
+                for (pid, _) in processes.into_iter().filter(|(pid, _)| Some(*pid) != own_pid) {
                     open_files.add_process(root, pid, &mut namespaces);
                 }
             }
