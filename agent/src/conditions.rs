@@ -368,7 +368,7 @@ fn trunk_verified_condition(trunks: &BTreeMap<String, TrunkStatus>) -> Option<Co
     (!trunks.is_empty()).then(|| {
         ConditionState::status_true(
             ConditionReason::TrunkVerified,
-            "probes of every VLAN arrive from every other host that carries it, and from at least one",
+            "at least one other host carries each VLAN, and probes arrive from all hosts that carry it",
         )
     })
 }

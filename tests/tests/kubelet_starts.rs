@@ -251,7 +251,7 @@ impl Testbed {
         let refused = self.host.run_for(command, LONG_TIMEOUT).unwrap();
         assert_eq!(refused.code, 0, "{}", self.kubelet_log());
         let restored = self.apply(&json!({"hugepages": [{"size": "2Mi", "zone": 0, "count": 20}]}));
-        // Between two start attempts no kubelet runs, and the agent may then delete the old checkpoint instead. If the
+        // Between two start attempts no kubelet runs, and the agent may then delete the old checkpoint and not restore the pages. If the
         // next attempt starts after the plan, the deletion is blocked, and the next plan restores the pages.
         let either = ["Done hugepages 2Mi zone 0: 20 -> 16", "Done kubelet checkpoint"];
         let is_done = |line: &str| either.iter().any(|done| line.starts_with(done));

@@ -55,7 +55,7 @@ fn check_trunk(input: &Input) -> Outcome {
         };
     }
     Outcome::pass(
-        "probes of every VLAN arrive from every other host that carries it, and from at least one",
+        "at least one other host carries each VLAN, and probes arrive from all hosts that carry it",
     )
     .with_evidence(path, "Verified")
 }

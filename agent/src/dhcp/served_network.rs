@@ -38,7 +38,7 @@ impl ServedNetwork {
         leases.sort_by_key(|lease| lease.mac);
         leases.dedup_by_key(|lease| lease.mac);
         let settings = Arc::new(NetworkSettings::new(&network, SERVER_MAC));
-        let observer = create_observer(&settings, &leases);
+        let observer = create_network_responder(&settings, &leases);
         Self { options: network, settings, leases: leases.into_boxed_slice(), observer }
     }
 
@@ -77,7 +77,10 @@ impl ServedNetwork {
 
 /// Creates a responder for one lease of the network. A lease with IPv6 is preferred, because its responder has the
 /// whole configuration of the network.
-fn create_observer(settings: &Arc<NetworkSettings>, leases: &[Lease]) -> Option<PortResponder> {
+fn create_network_responder(
+    settings: &Arc<NetworkSettings>,
+    leases: &[Lease],
+) -> Option<PortResponder> {
     let with_ipv6 = leases.iter().find(|lease| lease.ipv6.is_some());
     let lease = with_ipv6.or_else(|| leases.first())?;
     Some(PortResponder::with_network(settings, lease))

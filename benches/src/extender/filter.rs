@@ -12,7 +12,7 @@ const WARM_UP_CALLS: usize = 50;
 /// Number of CPUs of each VM.
 const CPUS: u32 = 4;
 /// Memory of each VM in GiB. A pinned VM has huge pages; a VM that shares CPUs has none.
-const GIB: u64 = 14;
+const VM_MEMORY_GIB: u64 = 14;
 /// Number of VMs of a MachineDeployment. After this number of calls, the next VM has rules that the extender has
 /// not seen.
 const VMS_PER_DEPLOYMENT: usize = 25;
@@ -49,7 +49,7 @@ impl FilterRequest {
             namespace: "pending".to_owned(),
             instance_uid: format!("instance-{kind}-{number}"),
             cpus: CPUS,
-            gib: if is_pinned { GIB } else { 0 },
+            gib: if is_pinned { VM_MEMORY_GIB } else { 0 },
             deployment: Some(format!("{kind}-{}", number / VMS_PER_DEPLOYMENT)),
         };
         let mut pod = launcher.pod();

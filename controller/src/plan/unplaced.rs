@@ -116,7 +116,8 @@ fn format_detail(engine: &Engine, vm: &PendingVm, host: rules::HostId, reason: &
         }
         ("TopologyAffinityError", TopologyPolicy::Restricted) => {
             uneven_request_message(state, &vm.request).unwrap_or_else(|| {
-                "no set of the fewest possible zones has all requested resources".to_owned()
+                "no combination of the minimum number of zones has all requested resources"
+                    .to_owned()
             })
         }
         _ => refusal.explanation.clone(),

@@ -114,8 +114,8 @@ pub fn observe(root: &Root, processes: &Processes, kubelet: &KubeletFacts) -> Po
 }
 
 /// Returns the UIDs of the pods that a stopped kubelet has left on disk. The kubelet runs these pods again when it
-/// starts, even after a reboot. Pods that are only in a checkpoint may be deleted, because the Memory Manager removes
-/// entries of deleted pods only when the kubelet admits another pod.
+/// starts, even after a reboot. A pod that is only in a checkpoint may no longer exist, because the Memory Manager
+/// removes entries of deleted pods only when the kubelet admits another pod.
 fn read_pods_on_disk(root: &Root, kubelet: &KubeletFacts) -> Result<BTreeSet<String>, ReadError> {
     match root.list(&format!("{}/pods", kubelet.root_dir)) {
         // In the agent's container, an empty folder may be mounted at this path instead of the host's folder.

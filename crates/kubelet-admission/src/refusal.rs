@@ -186,8 +186,8 @@ impl Reason {
                     ),
                     MemoryReason::ExtendedHintNotPreferred => (
                         "failed to find the extended preferred hint",
-                        "the selected zones lack memory or huge pages, and adding zones would \
-                         exceed the minimum number of zones",
+                        "the selected zones lack memory or huge pages, and with more zones \
+                         the pod would use more than the minimum number of zones",
                     ),
                     MemoryReason::AllocationViolation => (
                         "preferred hint violates NUMA node allocation",

@@ -1,7 +1,7 @@
 //! Reconciler of lost hosts: marks the machines that must be replaced, and reports the machines that wait.
 //!
 //! [`crate::host_loss`] decides. The evidence is in Nodes and InfraNodes, and each leader observes it for a minimum
-//! time, so that a restart of the controller loses nothing. While no host is down, no request is sent.
+//! time, so no state must survive a restart of the controller. While no host is down, no request is sent.
 
 mod hosts;
 mod machine;

@@ -14,7 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// between a list of the pods and up to 50 evictions. Thus all removals of a tenant need up to 12 MB.
 const MAX_LISTS: usize = 4;
 
-/// Permits to hold lists of pods, by tenant.
+/// Semaphores by tenant; a permit allows a reconcile to hold one list of pods.
 #[derive(Debug, Default)]
 pub(super) struct ListSlots {
     tenants: Mutex<BTreeMap<String, Arc<Semaphore>>>,

@@ -94,7 +94,7 @@ fn numbered_names_are_sorted_by_number() {
 }
 
 #[test]
-fn unreadable_folder_is_not_empty() {
+fn unreadable_folder_is_not_read_as_empty() {
     let (folder, root) = create_tree(&[]);
     symlink("loop", folder.path().join("loop")).unwrap();
     let error = root.list_numbered("loop", "cpu").unwrap_err();

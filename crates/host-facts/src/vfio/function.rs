@@ -62,7 +62,7 @@ impl VfioFunction {
             ),
             enable_count: root.read_value(&file("enable")).ok(),
             users: Vec::new(),
-            unknown_use: Some("it was not read".to_owned()),
+            unknown_use: Some("its use was not read".to_owned()),
         })
     }
 
