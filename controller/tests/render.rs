@@ -213,6 +213,48 @@ fn machines_equal_those_of_machine_controller() {
 }
 
 #[test]
+fn hotpluggable_disks_have_names_of_their_own() {
+    let mut provider = base_provider_spec();
+    let path = "/cloudProviderSpec/virtualMachine/template/secondaryDisks";
+    let cold = json!({"size": "5Gi", "storageClassName": "fast"});
+    set_value(&mut provider, path, json!([cold]));
+    let before = render_deployment(&machine_deployment(&provider), &[], "vm").unwrap().machine;
+    let scsi =
+        json!({"name": "data", "size": "1Gi", "storageClassName": "fast", "hotpluggable": true});
+    let virtio = json!({
+        "name": "log", "size": "2Gi", "storageClassName": "fast", "hotpluggable": true, "bus": "virtio",
+    });
+    set_value(&mut provider, path, json!([scsi, cold, virtio]));
+    let machine = render_deployment(&machine_deployment(&provider), &[], "vm").unwrap().machine;
+    let disks = "/spec/template/spec/domain/devices/disks";
+    let names = |list: &str| -> Vec<Value> {
+        let list = machine.pointer(list).and_then(Value::as_array).unwrap();
+        list.iter().skip(2).cloned().collect()
+    };
+    let cold_disk = before.pointer(disks).unwrap()[2].clone();
+    assert_eq!(
+        names(disks),
+        [
+            json!({"name": "disk-data", "serial": "data", "disk": {"bus": "scsi"}}),
+            cold_disk,
+            json!({"name": "disk-log", "serial": "log", "disk": {"bus": "virtio"}}),
+        ]
+    );
+    assert_eq!(
+        names("/spec/template/spec/volumes"),
+        [
+            json!({"name": "disk-data", "dataVolume": {"name": "vm-disk-data", "hotpluggable": true}}),
+            json!({"name": "vm-secondarydisk0", "dataVolume": {"name": "vm-secondarydisk0"}}),
+            json!({"name": "disk-log", "dataVolume": {"name": "vm-disk-log", "hotpluggable": true}}),
+        ]
+    );
+    let templates = &machine["spec"]["dataVolumeTemplates"];
+    assert_eq!(templates[2], before["spec"]["dataVolumeTemplates"][1]);
+    assert_eq!(templates[1]["metadata"]["labels"], json!({"berth.dev/hotplug-disk": "data"}));
+    assert_eq!(templates[1]["spec"]["source"], json!({"blank": {}}));
+}
+
+#[test]
 fn disks_and_sizes_equal_those_of_machine_controller() {
     let mut provider = base_provider_spec();
     let template = "/cloudProviderSpec/virtualMachine/template";

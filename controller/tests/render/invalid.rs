@@ -90,6 +90,39 @@ fn every_problem_is_reported_with_its_field() {
             json!([{"size": "1Gi"}, {"size": "1Gi"}, {"size": "1Gi"}, {"size": "1Gi"}]),
             "has 4 disks, but InfraConfig allows at most 3",
         ),
+        (
+            format!("{template}/secondaryDisks"),
+            json!([{"size": "1Gi", "hotpluggable": true}]),
+            "secondaryDisks[0].name: must be a name of at most 20",
+        ),
+        (
+            format!("{template}/secondaryDisks"),
+            json!([{"size": "1Gi", "hotpluggable": "true", "name": "a"}]),
+            "secondaryDisks[0].hotpluggable: `true`: must be true or false",
+        ),
+        (
+            format!("{template}/secondaryDisks"),
+            json!([{"size": "1Gi", "name": "a"}]),
+            "secondaryDisks[0].name: `a`: requires hotpluggable: true",
+        ),
+        (
+            format!("{template}/secondaryDisks"),
+            json!([{"size": "1Gi", "name": "a", "hotpluggable": true, "bus": "sata"}]),
+            "secondaryDisks[0].bus: `sata`: must be scsi or virtio",
+        ),
+        (
+            format!("{template}/secondaryDisks"),
+            json!([{"size": "1Gi", "name": "a", "hotpluggable": true, "source": "clone"}]),
+            "secondaryDisks[0].source: `clone`: must be blank",
+        ),
+        (
+            format!("{template}/secondaryDisks"),
+            json!([
+                {"size": "1Gi", "name": "a", "hotpluggable": true},
+                {"size": "1Gi", "name": "a", "hotpluggable": true},
+            ]),
+            "secondaryDisks[1].name: `a`: is the name of another disk",
+        ),
         (spec.to_owned(), json!("text"), "cloudProviderSpec: `text`: must be an object"),
     ];
     for (pointer, value, words) in cases {

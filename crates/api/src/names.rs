@@ -156,6 +156,15 @@ pub const CLONED_FROM_LABEL: &str = "berth.dev/cloned-from";
 /// Prefix of the labels of a VirtualMachine for the golden images of which its disks are clones. The name of the golden
 /// image follows; the value is `true`. A VirtualMachine has the label before KubeVirt creates the DataVolumes of its disks.
 pub const CLONED_FROM_LABEL_PREFIX: &str = "cloned-from.berth.dev/";
+/// Label of the DataVolume of a disk that is attached to running machines (`hotpluggable: true`), and of its
+/// PersistentVolumeClaim: the name of the disk.
+pub const HOTPLUG_DISK_LABEL: &str = "berth.dev/hotplug-disk";
+/// Annotation of a VirtualMachine: the hash of the hotpluggable disks in the template of its MachineDeployment to which its
+/// disks were updated. Absent if there are none.
+pub const HOTPLUG_REVISION_ANNOTATION: &str = "berth.dev/hotplug-revision";
+/// Annotation of a VirtualMachine: names of the DataVolumes that were removed from its template, separated by commas. The
+/// controller deletes them when the VirtualMachineInstance no longer uses them.
+pub const DETACHED_DISKS_ANNOTATION: &str = "berth.dev/detached-disks";
 /// Label of the RoleBindings of tenants to [`IMAGE_CLONE_CLUSTER_ROLE`]. Its value is `true`.
 pub const IMAGE_GRANT_LABEL: &str = "berth.dev/image-grant";
 /// ClusterRole that permits to clone volumes. A RoleBinding for each tenant is in the namespace of golden images

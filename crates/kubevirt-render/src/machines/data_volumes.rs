@@ -1,6 +1,6 @@
 //! DataVolumes of a machine.
 
-use berth_api::names::CLONED_FROM_LABEL;
+use berth_api::names::{CLONED_FROM_LABEL, HOTPLUG_DISK_LABEL};
 use serde_json::{Map, Value, json};
 
 use super::disk_checks::check_disk;
@@ -67,6 +67,10 @@ fn render_disk(
     let mut metadata = json!({"name": disk.name});
     if let Some(golden) = golden {
         metadata["labels"] = json!({CLONED_FROM_LABEL: golden.name()});
+    }
+    // A hotpluggable disk is empty, so it is no clone.
+    if let Some(hotplug) = disk.hotplug {
+        metadata["labels"] = json!({HOTPLUG_DISK_LABEL: hotplug.name});
     }
     match golden {
         Some(golden) => spec["sourceRef"] = golden.source_ref(),

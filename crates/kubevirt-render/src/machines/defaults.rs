@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 
 use super::config_var::ConfigVar;
 use super::field_parser::ProblemReporter;
-use super::provider::{ProviderConfig, is_placeholder};
+use super::kubeconfig::is_placeholder;
+use super::provider::ProviderConfig;
 use super::render_context::RenderContext;
 
 const VIRTUAL_MACHINE_PATH: &str =

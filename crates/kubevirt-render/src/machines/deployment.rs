@@ -9,8 +9,8 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::revision::TemplateRevisions;
 use crate::launcher::without_nulls;
-use crate::stable_hash::stable_hash;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -19,9 +19,9 @@ pub struct MachineDeployment {
     pub metadata: Metadata,
     /// Field `spec`.
     pub spec: DeploymentSpec,
-    /// Hash of the template, see [`Self::revision`].
+    /// Hashes of the template, see [`Self::revision`] and [`Self::hotplug_revision`].
     #[serde(skip)]
-    revision: String,
+    revisions: TemplateRevisions,
     /// Unknown fields by path, see [`Self::find_unknown_fields`].
     #[serde(skip)]
     unknown_fields: BTreeMap<String, Value>,
@@ -162,18 +162,14 @@ impl MachineDeployment {
         }
         // An API server treats `null` as absent, and also writes `creationTimestamp: null`.
         let object = without_nulls(&object);
-        let template = object.pointer("/spec/template").map(Value::to_string).unwrap_or_default();
+        let revisions = TemplateRevisions::of_object(&object);
         let unknown_fields = find_unknown_fields(&object);
         let read: Self = serde_path_to_error::deserialize(object).map_err(|error| {
             let field = error.path().to_string();
             Problem::new(&qualified_name, field, "", error.inner().to_string())
                 .into_fatal("the object is skipped")
         })?;
-        Ok(Self {
-            revision: safe_encode(stable_hash(template.bytes()), 10),
-            unknown_fields,
-            ..read
-        })
+        Ok(Self { revisions, unknown_fields, ..read })
     }
 
     /// Returns the fields that Berth does not know, without those of the providerSpec: their values by path.
@@ -182,11 +178,24 @@ impl MachineDeployment {
         &self.unknown_fields
     }
 
-    /// Returns a short hash of the template. If the hash changes, the machines are replaced. It is computed from the
-    /// template as the user wrote it, so that all releases of Berth compute the same hash.
+    /// Returns a short hash of the template without hotpluggable disks. If the hash changes, the machines are replaced. It
+    /// is computed from the template as the user wrote it, so that all releases of Berth compute the same hash.
     #[must_use]
     pub fn revision(&self) -> &str {
-        &self.revision
+        &self.revisions.replacing
+    }
+
+    /// Returns true if machines that were created from the template with this hash need not be replaced.
+    #[must_use]
+    pub fn has_revision(&self, revision: &str) -> bool {
+        self.revisions.replacing == revision
+            || self.revisions.equivalent.as_deref() == Some(revision)
+    }
+
+    /// Returns a short hash of the hotpluggable disks; `None` if the template has none.
+    #[must_use]
+    pub fn hotplug_revision(&self) -> Option<&str> {
+        self.revisions.hotplug.as_deref()
     }
 
     /// Returns kind, namespace and name, for messages.
@@ -209,16 +218,4 @@ fn find_unknown_fields(object: &Value) -> BTreeMap<String, Value> {
         rest.map(|(name, value)| (format!("{path}.{name}"), value.clone())).collect::<Vec<_>>()
     };
     KNOWN_FIELDS.iter().flat_map(unknown_below).collect()
-}
-
-/// Encodes a number with the alphabet of `rand.SafeEncodeString` of Kubernetes, with which no English words can be
-/// formed.
-pub(super) fn safe_encode(mut number: u64, count: usize) -> String {
-    const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
-    let letter = |_| {
-        let index = usize::try_from(number % 27).unwrap_or(0);
-        number /= 27;
-        char::from(LETTERS[index])
-    };
-    (0..count).map(letter).collect()
 }

@@ -1,7 +1,12 @@
 //! Disks of a machine in a providerSpec.
 
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
 use super::config_var::ConfigVar;
 use super::field_parser::UnreadFields;
+use super::json_value::to_plain_string;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct PrimaryDisk {
@@ -28,6 +33,17 @@ pub(super) struct SecondaryDisk {
     pub(super) storage_class: ConfigVar,
     pub(super) access_mode: ConfigVar,
     pub(super) is_blank: bool,
+    /// Set if the disk is attached to running machines and detached from them.
+    pub(super) hotplug: Option<HotplugFields>,
+}
+
+/// Fields of a secondary disk with `hotpluggable: true`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct HotplugFields {
+    /// Name of the disk, by which its DataVolume is found when other disks are added or removed.
+    pub(super) name: String,
+    /// `scsi` or `virtio`.
+    pub(super) bus: &'static str,
 }
 
 /// Method with which registry images are pulled by default: by the container runtime of a host.
@@ -45,8 +61,15 @@ pub(super) const PRIMARY_DISK_FIELDS: [&str; 11] = [
     "dataVolumeSecretRef",
     "checksum",
 ];
-pub(super) const SECONDARY_DISK_FIELDS: [&str; 4] =
-    ["size", "storageClassName", "storageAccessType", "source"];
+pub(super) const SECONDARY_DISK_FIELDS: [&str; 7] =
+    ["size", "storageClassName", "storageAccessType", "source", "name", "hotpluggable", "bus"];
+/// Buses of hotpluggable disks that KubeVirt accepts (KubeVirt: `pkg/storage/admitters/storagehotplug.go`); the first is the
+/// default. Disks on the SCSI bus share one controller. A virtio disk needs a free PCI port, of which a machine has few, and
+/// one with `placePCIDevicesOnRootComplex` none (KubeVirt: `pkg/virt-launcher/virtwrap/manager.go`).
+const HOTPLUG_BUSES: [&str; 2] = ["scsi", "virtio"];
+/// Maximum length of the name of a hotpluggable disk. The name is also the serial number of the disk, of which a guest
+/// reads 20 characters from a virtio disk (Linux `VIRTIO_BLK_ID_BYTES`).
+const MAX_DISK_NAME_LENGTH: usize = 20;
 
 impl PrimaryDisk {
     pub(super) fn read(disk: &mut UnreadFields<'_>) -> Self {
@@ -91,12 +114,76 @@ impl SecondaryDisk {
         if !["", "blank", "clone"].contains(&&*source) {
             disk.report_error("source", &source, "must be blank or clone");
         }
+        let hotplug = HotplugFields::read(disk);
+        if hotplug.is_some() && &*source == "clone" {
+            disk.report_error("source", &source, "must be blank, because the disk is hotpluggable");
+        }
         if let Err(error) = size.parse_quantity() {
             disk.report_error("size", &size, error.to_string());
         }
         check_access_mode(disk, &access_mode);
-        Self { size, storage_class, access_mode, is_blank: &*source == "blank" }
+        let is_blank = &*source == "blank" || hotplug.is_some();
+        Self { size, storage_class, access_mode, is_blank, hotplug }
     }
+}
+
+impl HotplugFields {
+    /// Reads the fields of a hotpluggable disk; returns `None` if the disk is not hotpluggable. `hotpluggable` cannot come
+    /// from a Secret or ConfigMap, because it determines the revision of the template.
+    fn read(disk: &mut UnreadFields<'_>) -> Option<Self> {
+        let (name, bus) = (disk.read_text("name"), disk.read_text("bus"));
+        let is_hotpluggable = match disk.take_field("hotpluggable") {
+            None | Some(Value::Bool(false)) => false,
+            Some(Value::Bool(true)) => true,
+            Some(other) => {
+                let message = "must be true or false, without quotes";
+                disk.report_error("hotpluggable", &to_plain_string(&other), message);
+                return None;
+            }
+        };
+        if !is_hotpluggable {
+            for (field, value) in [("name", &name), ("bus", &bus)] {
+                if !value.is_empty() {
+                    disk.report_error(field, value, "requires hotpluggable: true");
+                }
+            }
+            return None;
+        }
+        if !is_disk_name(&name) {
+            let message = format!(
+                "must be a name of at most {MAX_DISK_NAME_LENGTH} lowercase letters, digits and '-', because the disk is \
+                 hotpluggable"
+            );
+            disk.report_error("name", &name, message);
+        }
+        let known = HOTPLUG_BUSES.into_iter().find(|known| *known == bus);
+        if known.is_none() && !bus.is_empty() {
+            disk.report_error("bus", &bus, "must be scsi or virtio");
+        }
+        let [default, ..] = HOTPLUG_BUSES;
+        Some(Self { name, bus: known.unwrap_or(default) })
+    }
+}
+
+/// Checks that the names of hotpluggable disks are unique. `template` is the object that contains the disks.
+pub(super) fn check_unique_names(disks: &[SecondaryDisk], template: &UnreadFields<'_>) {
+    let mut known = BTreeSet::new();
+    for (index, disk) in disks.iter().enumerate() {
+        let Some(hotplug) = &disk.hotplug else { continue };
+        if !known.insert(hotplug.name.as_str()) {
+            let field = format!("secondaryDisks[{index}].name");
+            template.report_error(&field, &hotplug.name, "is the name of another disk");
+        }
+    }
+}
+
+/// Returns true for a DNS label of at most [`MAX_DISK_NAME_LENGTH`] characters.
+fn is_disk_name(name: &str) -> bool {
+    let is_inner = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'z' | b'-');
+    (1..=MAX_DISK_NAME_LENGTH).contains(&name.len())
+        && name.bytes().all(is_inner)
+        && !name.starts_with('-')
+        && !name.ends_with('-')
 }
 
 /// Returns true for a checksum with an algorithm for which no collisions are known. CDI also accepts MD5 and SHA-1.
@@ -119,6 +206,24 @@ fn check_access_mode(disk: &UnreadFields<'_>, mode: &ConfigVar) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_of_disks_are_labels() {
+        for (name, is_valid) in [
+            ("data", true),
+            ("a", true),
+            ("etcd-2", true),
+            ("x123456789x123456789", true),
+            ("x123456789x123456789x", false),
+            ("", false),
+            ("-a", false),
+            ("a-", false),
+            ("a.b", false),
+            ("A", false),
+        ] {
+            assert_eq!(is_disk_name(name), is_valid, "{name}");
+        }
+    }
 
     #[test]
     fn checksums_have_an_algorithm_and_a_length() {

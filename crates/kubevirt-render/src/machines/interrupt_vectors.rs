@@ -42,7 +42,11 @@ impl MachineRenderer<'_> {
     pub(super) fn check_vectors(&self, spec: &Value) {
         let devices = &spec["domain"]["devices"];
         let count = |field: &str| devices[field].as_array().map_or(0, |all| all.len() as u64);
-        let (disks, interfaces) = (count("disks"), count("interfaces"));
+        // Disks on the SCSI bus use the vectors of the SCSI controller.
+        let is_virtio = |disk: &&Value| disk["disk"]["bus"] == "virtio";
+        let disks = devices["disks"].as_array().into_iter().flatten();
+        let disks = disks.filter(is_virtio).count() as u64;
+        let interfaces = count("interfaces");
         // If an instance type sets the number of CPUs, the number is unknown here, and 1 is assumed.
         let cores = spec["domain"]["cpu"]["cores"].as_u64();
         // If the number of CPUs comes from a Secret, it must not appear in the message.

@@ -3,10 +3,10 @@
 use berth_api::{Images, Preallocation};
 
 use super::config_var::ConfigVar;
-use super::disks::{PrimaryDisk, SecondaryDisk};
+use super::disks::{HotplugFields, PrimaryDisk, SecondaryDisk};
 use super::renderer::MachineRenderer;
 use super::scheduling::find_instancetype;
-use super::storage::claim_name;
+use super::storage::secondary_disk_names;
 use crate::images::{READ_WRITE_ONCE, StorageProfile, VolumeMode};
 
 /// Path of the configuration of the provider in a MachineDeployment.
@@ -42,6 +42,8 @@ pub(super) struct MachineDisk<'a> {
     pub(super) is_pvc: bool,
     /// True if the disk is created empty, false if it has the image of the machine.
     pub(super) is_blank: bool,
+    /// Set if the disk is attached to running machines and detached from them.
+    pub(super) hotplug: Option<&'a HotplugFields>,
 }
 
 impl<'a> MachineDisk<'a> {
@@ -67,10 +69,13 @@ impl<'a> MachineDisk<'a> {
             is_preallocated: false,
             is_pvc: *is_pvc && !is_golden,
             is_blank: false,
+            hotplug: None,
         };
         let mut disks = vec![first];
-        for (index, disk) in machine.provider.secondary_disks.iter().enumerate() {
-            let SecondaryDisk { size, storage_class, access_mode, is_blank } = disk;
+        let secondary = &machine.provider.secondary_disks;
+        let names = secondary_disk_names(&machine.name, secondary);
+        for (index, (disk, names)) in secondary.iter().zip(names).enumerate() {
+            let SecondaryDisk { size, storage_class, access_mode, is_blank, hotplug } = disk;
             // As in machine-controller, a disk that is cloned from the image has the access mode of the first disk. A blank
             // disk, which only Berth supports, has its own access mode.
             let access_mode = if *is_blank {
@@ -81,7 +86,7 @@ impl<'a> MachineDisk<'a> {
             disks.push(Self {
                 index: Some(index),
                 is_flat,
-                name: claim_name(&machine.name, index),
+                name: names.claim,
                 size,
                 storage_class,
                 access_mode,
@@ -89,6 +94,7 @@ impl<'a> MachineDisk<'a> {
                 is_preallocated: false,
                 is_pvc: *is_blank || !is_golden,
                 is_blank: *is_blank,
+                hotplug: hotplug.as_ref(),
             });
         }
         let has_performance = has_performance_disks(machine);

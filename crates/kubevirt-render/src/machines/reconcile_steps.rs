@@ -6,9 +6,7 @@ use std::collections::BTreeMap;
 use berth_api::{MacAddress, Problem, excerpt, names};
 use serde_json::{Value, json};
 
-use super::deployment::{
-    MACHINE_DEPLOYMENT_GROUP, MACHINE_DEPLOYMENT_KIND, MachineDeployment, safe_encode,
-};
+use super::deployment::{MACHINE_DEPLOYMENT_GROUP, MACHINE_DEPLOYMENT_KIND, MachineDeployment};
 use super::network::TENANT_INTERFACE;
 use super::render::{RenderedMachine, render_machine};
 use super::render_context::RenderContext;
@@ -17,6 +15,7 @@ use super::rollout::{
     DeletePolicy, ExistingMachine, RemovalMark, ReplicaCounts, RolloutDecision, StrategyError,
     decide_rollout,
 };
+use crate::stable_hash::safe_encode;
 
 /// Readiness of a machine according to its Node in the tenant's cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -164,7 +163,7 @@ impl ExistingVm {
     #[must_use]
     pub fn is_current(&self, deployment: &MachineDeployment) -> bool {
         let revision = self.annotations.get(names::REVISION_ANNOTATION);
-        revision.is_none_or(|revision| revision == deployment.revision())
+        revision.is_none_or(|revision| deployment.has_revision(revision))
     }
 
     fn to_machine(&self, deployment: &MachineDeployment) -> ExistingMachine {
@@ -207,6 +206,31 @@ impl ExistingVm {
         let rest = self.name.strip_prefix(deployment.metadata.name.as_str());
         let rest = rest.and_then(|rest| rest.strip_prefix('-')?.strip_prefix(revision));
         !revision.is_empty() && rest.is_some_and(|rest| rest.starts_with('-'))
+    }
+
+    /// Returns true if the hotpluggable disks of the VirtualMachine differ from those of the template, or if detached disks
+    /// of the VirtualMachine are not deleted yet. Those of a VirtualMachine that is removed or replaced are not updated.
+    #[must_use]
+    pub fn needs_disk_update(
+        &self,
+        deployment: &MachineDeployment,
+        owner: &DeploymentOwner,
+    ) -> bool {
+        self.is_owned_by(owner)
+            && self.is_created_by(deployment)
+            && self.is_current(deployment)
+            && !self.is_deleting
+            && !self.is_marked()
+            && !self.has_failed
+            && (!self.has_current_disks(deployment)
+                || self.annotations.contains_key(names::DETACHED_DISKS_ANNOTATION))
+    }
+
+    /// Returns true if the VirtualMachine has the hotpluggable disks of the template.
+    #[must_use]
+    pub fn has_current_disks(&self, deployment: &MachineDeployment) -> bool {
+        let revision = self.annotations.get(names::HOTPLUG_REVISION_ANNOTATION);
+        revision.map(String::as_str) == deployment.hotplug_revision()
     }
 
     /// Returns true if `owner` owns the VirtualMachine, false if it has another owner, and `None` if it has no owner.
@@ -298,6 +322,9 @@ pub fn render_new_machine(
     let mut rendered = render_machine(deployment, context, options)?;
     let metadata = &mut rendered.machine["metadata"];
     metadata["annotations"] = ownership_annotations(deployment, owner);
+    if let Some(revision) = deployment.hotplug_revision() {
+        metadata["annotations"][names::HOTPLUG_REVISION_ANNOTATION] = revision.into();
+    }
     if owner.shares_namespace {
         metadata["ownerReferences"] = json!([owner_reference(deployment, owner)]);
     }
@@ -492,6 +519,47 @@ mod tests {
         let policy = MachineDeployment::read("test", policy).unwrap();
         let error = compute_steps(&policy, &owner(), &[], 0, None).unwrap_err();
         assert!(error.to_string().contains("`Random`: must be Newest or Oldest"), "{error}");
+    }
+
+    #[test]
+    fn disks_of_own_current_machines_are_updated() {
+        let object = |disks: Value| {
+            let machine = json!({"cloudProviderSpec": {"virtualMachine": {"template": {"secondaryDisks": disks}}}});
+            let template = json!({"spec": {"providerSpec": {"value": machine}}});
+            let object = json!({
+                "metadata": {"name": "web", "namespace": "cluster-abc"}, "spec": {"template": template},
+            });
+            MachineDeployment::read("test", object).unwrap()
+        };
+        let disk = json!({"name": "data", "size": "1Gi", "hotpluggable": true});
+        let (plain, with_disk) = (object(json!([])), object(json!([disk])));
+        let name = machine_name(&plain, 1);
+        let created = |revision: &str, more: Value| {
+            let mut vm = vm(&name, more);
+            vm["metadata"]["annotations"][names::REVISION_ANNOTATION] = revision.into();
+            ExistingVm::from_objects(&vm, None)
+        };
+        let old = created(plain.revision(), json!({}));
+        assert!(!old.needs_disk_update(&plain, &owner()));
+        assert!(old.is_current(&with_disk) && old.needs_disk_update(&with_disk, &owner()));
+        let mut updated = old.clone();
+        let revision = with_disk.hotplug_revision().unwrap().to_owned();
+        updated.annotations.insert(names::HOTPLUG_REVISION_ANNOTATION.to_owned(), revision);
+        assert!(!updated.needs_disk_update(&with_disk, &owner()));
+        assert!(updated.needs_disk_update(&plain, &owner()), "the disk was removed");
+        let mut detached = updated.clone();
+        let disks = (names::DETACHED_DISKS_ANNOTATION.to_owned(), "web-1-disk-data".to_owned());
+        detached.annotations.extend([disks]);
+        assert!(detached.needs_disk_update(&with_disk, &owner()));
+        let mut marked = old.clone();
+        marked.annotations.insert(names::REMOVAL_ANNOTATION.to_owned(), "Rollout".to_owned());
+        let adopted = ExistingVm { name: "web-1".to_owned(), ..old.clone() };
+        let owners = json!([{"uid": "u-2", "controller": true}]);
+        let other = created(plain.revision(), json!({"/metadata/ownerReferences": owners}));
+        let outdated = created("xxxxxxxxxx", json!({}));
+        for vm in [marked, adopted, other, outdated] {
+            assert!(!vm.needs_disk_update(&with_disk, &owner()), "{vm:?}");
+        }
     }
 
     #[test]

@@ -131,7 +131,7 @@ impl MachineRenderer<'_> {
         let mut spec = json!({
             "affinity": scheduling::render_affinity(self),
             "domain": {"devices": {
-                "disks": storage::render_disks(self.provider.secondary_disks.len(), &self.name),
+                "disks": storage::render_disks(self),
                 "interfaces": network::render_interfaces(self),
                 "networkInterfaceMultiqueue": self.provider.has_multiqueue.unwrap_or(true),
             }},

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
+use super::disks::SecondaryDisk;
 use super::network::guest_interfaces;
 use super::renderer::MachineRenderer;
 use crate::stable_hash::stable_hash;
@@ -13,14 +14,18 @@ const REGION_LABEL: &str = "topology.kubernetes.io/region";
 const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
 
 /// Returns `spec.template.spec.domain.devices.disks`.
-pub(super) fn render_disks(secondary: usize, machine: &str) -> Vec<Value> {
-    let names = ["datavolumedisk".to_owned(), "cloudinitdisk".to_owned()];
-    let more = (0..secondary).map(|index| volume_name(machine, index));
-    names
-        .into_iter()
-        .chain(more)
-        .map(|name| json!({"name": name, "disk": {"bus": "virtio"}}))
-        .collect()
+pub(super) fn render_disks(machine: &MachineRenderer<'_>) -> Vec<Value> {
+    let disk = |name: &str| json!({"name": name, "disk": {"bus": "virtio"}});
+    let secondary = &machine.provider.secondary_disks;
+    let names = secondary_disk_names(&machine.name, secondary);
+    let more = secondary.iter().zip(names).map(|(one, names)| match &one.hotplug {
+        None => disk(&names.volume),
+        // The serial number has the same value in each machine, so that a guest can find the disk by it.
+        Some(hotplug) => json!({
+            "name": names.volume, "serial": hotplug.name, "disk": {"bus": hotplug.bus},
+        }),
+    });
+    ["datavolumedisk", "cloudinitdisk"].into_iter().map(disk).chain(more).collect()
 }
 
 /// Returns `spec.template.spec.volumes`.
@@ -40,9 +45,14 @@ pub(super) fn render_volumes(machine: &MachineRenderer<'_>) -> Vec<Value> {
         json!({"name": "datavolumedisk", "dataVolume": {"name": machine.name}}),
         json!({"name": "cloudinitdisk", source: {"secretRef": {"name": secret}}}),
     ];
-    volumes.extend((0..machine.provider.secondary_disks.len()).map(|index| {
-        let (volume, claim) = (volume_name(&machine.name, index), claim_name(&machine.name, index));
-        json!({"name": volume, "dataVolume": {"name": claim}})
+    let secondary = &machine.provider.secondary_disks;
+    let names = secondary_disk_names(&machine.name, secondary);
+    volumes.extend(secondary.iter().zip(names).map(|(disk, names)| {
+        let mut source = json!({"name": names.claim});
+        if disk.hotplug.is_some() {
+            source["hotpluggable"] = true.into();
+        }
+        json!({"name": names.volume, "dataVolume": source})
     }));
     volumes
 }
@@ -56,8 +66,44 @@ fn is_coreos(operating_system: &str) -> bool {
     ["fcos", "fedora-coreos", "rhcos"].contains(&operating_system)
 }
 
+/// Names of the objects of a secondary disk.
+pub(super) struct DiskNames {
+    /// Common name of the volume and its disk in the VirtualMachine.
+    pub(super) volume: String,
+    /// Common name of the DataVolume and its PersistentVolumeClaim.
+    pub(super) claim: String,
+}
+
+/// Returns the names of the secondary disks. Those of a hotpluggable disk contain the name of the disk; other disks are
+/// numbered, without the hotpluggable ones, so that the numbers of a template are independent of its hotpluggable disks.
+pub(super) fn secondary_disk_names(machine: &str, disks: &[SecondaryDisk]) -> Vec<DiskNames> {
+    let mut index = 0_usize;
+    let names = |disk: &SecondaryDisk| match &disk.hotplug {
+        Some(hotplug) => DiskNames {
+            volume: hotplug_volume_name(&hotplug.name),
+            claim: format!("{}{}", hotplug_claim_prefix(machine), hotplug.name),
+        },
+        None => {
+            let (volume, claim) = (volume_name(machine, index), claim_name(machine, index));
+            index = index.saturating_add(1);
+            DiskNames { volume, claim }
+        }
+    };
+    disks.iter().map(names).collect()
+}
+
+/// Returns the name of the volume of a hotpluggable disk.
+pub(super) fn hotplug_volume_name(disk: &str) -> String {
+    format!("disk-{disk}")
+}
+
+/// Returns the prefix of the DataVolumes of the hotpluggable disks of a machine, which the name of the disk follows.
+pub(super) fn hotplug_claim_prefix(machine: &str) -> String {
+    format!("{machine}-disk-")
+}
+
 /// Returns the common name of a DataVolume and its PersistentVolumeClaim, a DNS subdomain of at most 253 characters.
-pub(super) fn claim_name(machine: &str, index: usize) -> String {
+fn claim_name(machine: &str, index: usize) -> String {
     format!("{machine}-secondarydisk{index}")
 }
 
