@@ -42,6 +42,7 @@ mod version;
 pub use cluster_objects::{ClusterObjects, RESOURCE_NAME};
 pub use configuration::Configuration;
 pub use existing_pod::{ExistingPod, kubelet_uid};
+pub use gate::HotplugUnsupported;
 pub use invalid::Invalid;
 pub(crate) use invalid::without_nulls;
 pub use machine::Machine;
