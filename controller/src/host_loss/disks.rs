@@ -25,8 +25,9 @@ const IMAGE_SOURCES: [&str; 6] = ["http", "registry", "pvc", "snapshot", "s3", "
 /// name of the VirtualMachine, and `vm` the whole object. Any volume that is not known to be disposable is a data disk.
 ///
 /// The root disk is disposable: a DataVolume with the name of the machine, which the machine's own template creates
-/// from an image. Hotplugged volumes are not data disks, because the tenant's CSI driver attached them: the tenant's
-/// cluster attaches them to another machine when it has detached them from the Node of this machine.
+/// from an image. Hotplugged volumes that the machine's template does not create are not data disks, because the tenant's
+/// CSI driver attached them: the tenant's cluster attaches them to another machine when it has detached them from the Node
+/// of this machine.
 #[must_use]
 pub fn data_disks(name: &str, vm: &Value) -> Vec<String> {
     match vm.pointer("/spec/template/spec/volumes") {
@@ -48,7 +49,9 @@ fn is_disposable(volume: &Value, name: &str, vm: &Value) -> bool {
     let mut sources = fields.iter().filter(|(field, _)| *field != "name");
     let (Some((kind, source)), None) = (sources.next(), sources.next()) else { return false };
     match kind.as_str() {
-        "persistentVolumeClaim" | "dataVolume" if source["hotpluggable"] == true => true,
+        "persistentVolumeClaim" | "dataVolume" if source["hotpluggable"] == true => {
+            own_template(source, vm).is_none()
+        }
         "dataVolume" => source["name"] == name && is_from_image(name, vm),
         kind => DISPOSABLE_SOURCES.contains(&kind),
     }
@@ -56,14 +59,21 @@ fn is_disposable(volume: &Value, name: &str, vm: &Value) -> bool {
 
 /// Returns true if the VirtualMachine's own template creates the DataVolume from an image.
 fn is_from_image(name: &str, vm: &Value) -> bool {
-    let templates = vm.pointer("/spec/dataVolumeTemplates").and_then(Value::as_array);
-    let mut templates = templates.into_iter().flatten();
-    let Some(template) = templates.find(|one| one["metadata"]["name"] == name) else {
-        return false;
-    };
+    let Some(template) = find_template(name, vm) else { return false };
     let spec = &template["spec"];
     let mut kinds = spec["source"].as_object().into_iter().flatten().map(|(kind, _)| kind);
     spec["sourceRef"].is_object() || kinds.any(|kind| IMAGE_SOURCES.contains(&kind.as_str()))
+}
+
+/// Returns the template of the VirtualMachine that creates the DataVolume of a volume.
+fn own_template<'v>(source: &Value, vm: &'v Value) -> Option<&'v Value> {
+    let name = source["name"].as_str().or_else(|| source["claimName"].as_str())?;
+    find_template(name, vm)
+}
+
+fn find_template<'v>(name: &str, vm: &'v Value) -> Option<&'v Value> {
+    let templates = vm.pointer("/spec/dataVolumeTemplates").and_then(Value::as_array);
+    templates.into_iter().flatten().find(|one| one["metadata"]["name"] == name)
 }
 
 #[cfg(test)]
@@ -93,6 +103,8 @@ mod tests {
         assert!(data_disks("web-1", &plain).is_empty());
         let plugged = json!({"name": "pvc-7", "persistentVolumeClaim": {"claimName": "pvc-7", "hotpluggable": true}});
         assert!(data_disks("web-1", &machine(json!([root, plugged]))).is_empty());
+        let own = json!({"name": "disk-a", "dataVolume": {"name": "web-1-secondarydisk0", "hotpluggable": true}});
+        assert_eq!(data_disks("web-1", &machine(json!([root, own]))), ["disk-a"]);
         let mut blank = machine(json!([root]));
         blank["spec"]["dataVolumeTemplates"][0]["spec"]["source"] = json!({"blank": {}});
         assert_eq!(data_disks("web-1", &blank), ["datavolumedisk"]);
