@@ -148,6 +148,14 @@ fn valid_objects() -> Vec<(Kind, Value)> {
                 "status": {"phase": "Deployed", "observedKubeVirtVersion": "v1.9.0", "conditions": conditions},
             })),
         ),
+        (
+            Kind::MachineDeployment,
+            with(json!({"spec": {"template": {"spec": {"providerSpec": {"value": {
+                "cloudProviderSpec": {"virtualMachine": {"template": {"secondaryDisks": [
+                    {"name": "data", "size": "1Gi", "hotpluggable": true},
+                ]}}},
+            }}}}}})),
+        ),
         (Kind::MutatingWebhook, with(json!({"webhooks": [webhook]}))),
         (Kind::Role, with(json!({"rules": rules}))),
         (Kind::RoleBinding, with(json!({"roleRef": reference, "subjects": subjects}))),

@@ -23,6 +23,7 @@ pub enum Kind {
     Instancetype,
     /// KubeVirt: the object that configures KubeVirt's operator.
     KubeVirt,
+    MachineDeployment,
     /// MutatingWebhookConfiguration.
     MutatingWebhook,
     Role,
@@ -35,7 +36,7 @@ pub enum Kind {
 }
 
 /// Lists to read: the kind and the namespace. An empty namespace means all namespaces.
-pub const LISTS: [(Kind, &str); 22] = [
+pub const LISTS: [(Kind, &str); 23] = [
     (Kind::AdmissionPolicy, ""),
     (Kind::AdmissionPolicyBinding, ""),
     (Kind::Cdi, ""),
@@ -47,6 +48,7 @@ pub const LISTS: [(Kind, &str); 22] = [
     (Kind::InfraConfig, ""),
     (Kind::Instancetype, ""),
     (Kind::KubeVirt, ""),
+    (Kind::MachineDeployment, ""),
     (Kind::MutatingWebhook, ""),
     (Kind::Role, NAMESPACE),
     (Kind::Role, "default"),
@@ -96,6 +98,9 @@ impl Kind {
                 "virtualmachineinstancetypes",
             ],
             Self::KubeVirt => ["kubevirt.io", "v1", "KubeVirt", "kubevirts"],
+            Self::MachineDeployment => {
+                ["cluster.k8s.io", "v1alpha1", "MachineDeployment", "machinedeployments"]
+            }
             Self::MutatingWebhook => {
                 [ADMISSION, "v1", "MutatingWebhookConfiguration", "mutatingwebhookconfigurations"]
             }

@@ -2,6 +2,7 @@
 
 use berth_api::NetworkBinding;
 use berth_kubevirt_render::launcher::Configuration;
+use berth_kubevirt_render::machines::MachineDeployment;
 use serde_json::Value;
 
 use super::definition::Check;
@@ -56,6 +57,15 @@ pub(super) const CHECKS: &[Check] = &[
         explanation: "A tenant with the binding Macvtap needs the network binding plugin macvtap in the KubeVirt object; \
             without it, its VMs get no launcher pod. SKIP if no tenant has this binding.",
         run: check_binding_plugins,
+    },
+    Check {
+        id: "kubevirt.hotplug",
+        title: "hotpluggable disks of machines",
+        explanation: "Disks with hotpluggable: true are attached to running machines only with the feature gate \
+            DeclarativeHotplugVolumes (the default since KubeVirt 1.9) and without HotplugVolumes; before 1.9, running guests \
+            get the size of an expanded disk only with ExpandDisks. FAIL if disks are not attached, WARN if guests do not \
+            get the size. SKIP if no MachineDeployment has such disks.",
+        run: check_hotplug,
     },
 ];
 
@@ -263,6 +273,53 @@ fn check_binding_plugins(input: &Input) -> Result<Outcome, Unread> {
     Ok(outcome.with_evidence("tenants with the binding Macvtap", join_names(&names)))
 }
 
+fn check_hotplug(input: &Input) -> Result<Outcome, Unread> {
+    let deployments = input.objects(Kind::MachineDeployment)?;
+    let users: Vec<String> =
+        deployments.iter().filter(|one| has_hotpluggable_disks(one)).map(namespaced_name).collect();
+    if users.is_empty() {
+        return Ok(Outcome::skip("no MachineDeployment has hotpluggable disks"));
+    }
+    let Some(kubevirt) = input.kubevirt()? else { return Ok(not_installed()) };
+    let configuration = match Configuration::from_kubevirt(kubevirt) {
+        Ok(configuration) => configuration,
+        Err(error) => {
+            return Ok(Outcome::skip("the KubeVirt object cannot be interpreted")
+                .with_evidence(object_name(kubevirt), error));
+        }
+    };
+    let edit = format!(
+        "kubectl -n {} edit kubevirt {}, spec.configuration.developerConfiguration",
+        text(kubevirt, "/metadata/namespace"),
+        name(kubevirt)
+    );
+    let outcome = match configuration.check_declarative_hotplug() {
+        Err(unsupported) => Outcome::fail("disks of running machines are not attached or detached")
+            .remedy(format!("{unsupported}: {edit}")),
+        Ok(()) if !configuration.expands_disks_online() => {
+            Outcome::warn("running guests do not get the size of expanded disks")
+                .remedy(format!("add ExpandDisks to featureGates: {edit}"))
+        }
+        Ok(()) => Outcome::pass("DeclarativeHotplugVolumes is enabled"),
+    };
+    let gates = texts(kubevirt, FEATURE_GATES_POINTER);
+    let field =
+        format!("{} spec.configuration.developerConfiguration.featureGates", object_name(kubevirt));
+    Ok(outcome
+        .with_evidence(field, join_names(&gates))
+        .with_evidence("MachineDeployments with hotpluggable disks", join_names(&users)))
+}
+
+fn namespaced_name(object: &Value) -> String {
+    format!("{}/{}", text(object, "/metadata/namespace"), name(object))
+}
+
+/// Returns true if the template of a MachineDeployment has hotpluggable disks.
+fn has_hotpluggable_disks(object: &Value) -> bool {
+    MachineDeployment::read("the cluster", object.clone())
+        .is_ok_and(|deployment| deployment.hotplug_revision().is_some())
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -370,6 +427,32 @@ mod tests {
         assert!(remedy.contains("mutatingwebhookconfiguration sriov"), "{remedy}");
         // The default depends on the release, so the check is skipped if the release is unknown.
         assert_eq!(check(&kubevirt("v0.59.0", json!({}))).status, Status::Skip);
+    }
+
+    #[test]
+    fn hotpluggable_disks_need_a_gate() {
+        let deployment = |disk: Value| {
+            let machine = json!({"template": {"secondaryDisks": [disk]}});
+            let value = json!({"cloudProviderSpec": {"virtualMachine": machine}});
+            let template = json!({"spec": {"providerSpec": {"value": value}}});
+            json!([{"metadata": {"name": "web", "namespace": "cluster-a"}, "spec": {"template": template}}, 7])
+        };
+        let check = |version: &str, developer: Value, disk: Value| {
+            let input = kubevirt(version, developer);
+            let input = with_objects(input, Kind::MachineDeployment, &deployment(disk));
+            run_check("kubevirt.hotplug", &input)
+        };
+        let hot = json!({"name": "data", "size": "1Gi", "hotpluggable": true});
+        let cold = json!({"size": "1Gi"});
+        assert_eq!(check("v1.9.0", json!({}), cold).status, Status::Skip);
+        assert_eq!(check("v1.9.0", json!({}), hot.clone()).status, Status::Pass);
+        assert_eq!(check("v1.8.4", json!({}), hot.clone()).status, Status::Fail);
+        let declarative = json!({"featureGates": ["DeclarativeHotplugVolumes"]});
+        assert_eq!(check("v1.8.4", declarative, hot.clone()).status, Status::Warn);
+        let outcome = check("v1.9.0", json!({"featureGates": ["HotplugVolumes"]}), hot);
+        assert_eq!(outcome.status, Status::Fail);
+        assert!(outcome.remedy.unwrap_or_default().contains("remove it from featureGates"));
+        assert_eq!(outcome.evidence[1].value, "cluster-a/web");
     }
 
     #[test]
