@@ -157,6 +157,9 @@ pub enum ConditionReason {
     DrainDeadlineExceeded,
     WaitingForVolumes,
     WaitingForHost,
+    HotplugUnsupported,
+    DiskChangesRefused,
+    DisksChanging,
 }
 
 impl ConditionReason {

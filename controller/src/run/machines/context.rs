@@ -9,6 +9,7 @@ use kube::api::DynamicObject;
 use kube::runtime::reflector::Store;
 use kube::{Client, ResourceExt as _};
 
+use super::disk_backoff::DiskBackoff;
 use super::informers::{MachineInformers, OwnInformers};
 use super::node_port_refusals::NodePortRefusals;
 use super::triggers::MachineTriggers;
@@ -64,6 +65,8 @@ pub(super) struct InMemoryState {
     /// Replica counts after their last change, and the time of this change.
     pub(super) last_progress: Option<(ReplicaCounts, Instant)>,
     pub(super) node_port_refusals: NodePortRefusals,
+    /// Fault after which the disks of existing machines are not compared for a time.
+    pub(super) disk_backoff: Option<DiskBackoff>,
 }
 
 impl MachineContext {

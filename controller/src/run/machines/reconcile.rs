@@ -113,11 +113,12 @@ pub(super) async fn reconcile(
             return context.report_invalid(object, problem, None).await;
         }
     };
-    // 6. Apply (sends requests): adopt, create, delete or mark.
+    // 6. Apply (sends requests): adopt, create, delete or mark, and change disks.
     let missing = context.missing_policies_reason(&validated.namespace);
     let mut applied = validated.apply(&mut steps, now, missing).await?;
     let access = validated.ensure_access_services().await?;
     applied.problems.extend(access.problems);
+    let disks = validated.update_disks().await?;
     // 7. Update the status (sends requests).
     if steps.is_readiness_unknown {
         readiness::restore_counts(object, &mut steps);
@@ -130,7 +131,7 @@ pub(super) async fn reconcile(
     };
     let removals = validated.removal_fault();
     let report = report.with_notes(notes.as_deref()).with_lost_claims(lost_claims);
-    let report = report.with_removals(removals).with_access(access.fault);
+    let report = report.with_removals(removals).with_access(access.fault).with_disks(disks);
     context.update_status(object, Some(steps.counts), &report).await?;
     let requeue = steps.requeue_after.map(|seconds| Duration::from_secs(seconds.into()));
     let retry = (!problems.is_empty()).then(|| add_jitter(RETRY_DELAY));

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use super::context::MachineContext;
 use super::delays::RETRY_DELAY;
+use super::disks::DiskReport;
 use super::errors::{RequestError, none_if_not_found, with_request};
 use super::validated::ValidatedDeployment;
 use crate::api_resource::deployment_resource;
@@ -27,6 +28,8 @@ const TEMPLATE_HONORED: &str = "TemplateHonored";
 const ADDRESSES_READY: &str = "AddressesReady";
 /// Type of the condition that is false if Services of machines have no node ports of the tenant's range.
 const ACCESS_READY: &str = "AccessReady";
+/// Type of the condition that is false while existing machines do not have the hotpluggable disks of the template.
+const DISKS_READY: &str = "DisksReady";
 /// Type of the condition that is false while machines are being removed.
 pub(super) const MACHINES_REMOVED: &str = "MachinesRemoved";
 /// Maximum length of a condition's message, in characters.
@@ -160,6 +163,21 @@ impl StatusReport {
         // scheduled.
         let retry = add_jitter(RETRY_DELAY);
         self.requeue_after = Some(self.requeue_after.map_or(retry, |after| after.min(retry)));
+        self
+    }
+
+    /// Adds the condition that existing machines do not have the hotpluggable disks of the template; without a fault, the
+    /// condition is removed.
+    pub(super) fn with_disks(mut self, disks: DiskReport) -> Self {
+        let DiskReport { fault, requeue_after } = disks;
+        if let Some(Fault { reason, message }) = fault {
+            let message = message.chars().take(MAX_MESSAGE_LENGTH).collect();
+            self.conditions.push((DISKS_READY, false, reason, message));
+        }
+        if let Some(requeue) = requeue_after.map(add_jitter) {
+            self.requeue_after =
+                Some(self.requeue_after.map_or(requeue, |after| after.min(requeue)));
+        }
         self
     }
 
