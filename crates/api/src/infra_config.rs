@@ -17,8 +17,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::tenant_cluster::CustomNetworkPolicy;
 use crate::{
-    Condition, ControlPlaneSpread, DrainTimeout, GoldenImageStatus, Images, PlacementConfig,
-    PrefixPool, Quantity, VlanRanges, VniRange,
+    Condition, ControlPlaneSpread, DrainTimeout, GoldenImageStatus, HostDevices, Images,
+    PlacementConfig, PrefixPool, Quantity, VlanRanges, VniRange,
 };
 
 /// Configuration for all tenants of this infra cluster.
@@ -155,6 +155,9 @@ pub struct InfraConfigSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 32))]
     pub max_secondary_disks: Option<u32>,
+    /// PCI devices of hosts, such as GPUs and NVMe drives, that VMs may use.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host_devices: Option<HostDevices>,
     /// Secrets and ConfigMaps that every MachineDeployment and TenantCluster may refer to, in addition to those of its
     /// own namespace and of its machines' namespace. The controller also needs permission to read them:
     /// docs/security.md.
@@ -443,6 +446,8 @@ pub struct InfraConfigStatus {
     pub golden_images_omitted: Option<u32>,
     /// Conditions of the configuration. Ready: if it is `False`, its message names the fields that cannot be applied.
     /// GoldenImagesReady, with golden images only: if it is `False`, its message names the images that are not ready.
+    /// HostDevicesReady, with `hostDevices.manage` only: if it is `False`, its message names the devices that KubeVirt does not
+    /// permit.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

@@ -20,6 +20,8 @@ mod domain_name;
 mod drain_timeout;
 mod excerpt;
 mod exposure;
+#[cfg(feature = "kube")]
+mod host_devices;
 mod host_leases;
 #[cfg(feature = "kube")]
 mod host_profile;
@@ -69,6 +71,8 @@ pub use excerpt::excerpt;
 pub use exposure::{
     AccessType, Advertisement, CloudControllerManager, Exposure, LoadBalancers, MachineAccess,
 };
+#[cfg(feature = "kube")]
+pub use host_devices::{AllowedDevice, HostDevices};
 #[cfg(feature = "kube")]
 pub use host_leases::HostLeases;
 pub use host_leases::{HostLeasesSpec, Lease, LeaseNetwork, LeaseOptions};

@@ -23,6 +23,12 @@ pub const TENANT_STORAGE_FIELD_MANAGER: &str = "berth-controller-storage";
 pub const DRAIN_FIELD_MANAGER: &str = "berth-controller-drain";
 /// Field manager of the conditions about lost hosts, on InfraNodes and TenantClusters.
 pub const HOST_LOSS_FIELD_MANAGER: &str = "berth-controller-host-loss";
+/// Field manager of the entries in the KubeVirt object for PCI devices, and of the condition HostDevicesReady of the
+/// InfraConfig.
+pub const HOST_DEVICES_FIELD_MANAGER: &str = "berth-controller-devices";
+/// Annotation of the KubeVirt object: the entries of `permittedHostDevices.pciHostDevices` that the controller has added, as
+/// `ID=RESOURCE`, separated by commas. The controller removes no other entries.
+pub const PERMITTED_DEVICES_ANNOTATION: &str = "berth.dev/permitted-devices";
 /// Field manager of the condition that reports a malformed object, so that an apply of this condition does not remove
 /// other fields of the object's status.
 pub const MALFORMED_FIELD_MANAGER: &str = "berth-controller-malformed";
@@ -234,6 +240,9 @@ pub mod condition {
     pub const DRAINING: &str = "Draining";
     /// Condition of the InfraConfig: `True` if all golden images are imported; absent without golden images.
     pub const GOLDEN_IMAGES_READY: &str = "GoldenImagesReady";
+    /// Condition of the InfraConfig: `True` if the KubeVirt object permits all devices of `hostDevices.allowed`; absent
+    /// without `hostDevices.manage`.
+    pub const HOST_DEVICES_READY: &str = "HostDevicesReady";
     /// Condition of most objects: `True` if the actual state is the desired state.
     pub const READY: &str = "Ready";
     /// Condition of an InfraNode: `True` if the host can run VMs.

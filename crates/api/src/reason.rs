@@ -73,6 +73,9 @@ pub enum ConditionReason {
     ImagesImported,
     ImportsPending,
     ImportFailed,
+    DevicesPermitted,
+    DevicesNotPermitted,
+    KubeVirtMissing,
     // Reasons of conditions of TenantClusters.
     Ready,
     PodNetworkOnly,

@@ -271,6 +271,24 @@ fn infra_config_is_valid_and_round_trips() {
 }
 
 #[test]
+fn host_devices_of_the_infra_config_round_trip() {
+    let spec = json!({"hostDevices": {"manage": true, "allowed": [
+        {"resourceName": "nvidia.com/GA100", "ids": ["10de:20b5"], "externalResourceProvider": true,
+         "tenants": ["bank"]},
+        {"resourceName": "pci.berth.dev/144d-a80a", "ids": ["144d:a80a"]},
+    ]}});
+    let config: InfraConfig = parse_object("InfraConfig", "default", spec.clone()).unwrap();
+    validate_cel(&config).unwrap();
+    assert_eq!(serde_json::to_value(&config.spec).unwrap(), spec);
+    let allowed = &config.spec.host_devices.unwrap().allowed;
+    assert!(allowed[0].is_allowed_for(Some("bank")) && allowed[1].is_allowed_for(None));
+    assert!(!allowed[0].is_allowed_for(Some("shop")) && !allowed[0].is_allowed_for(None));
+    let wrong = json!({"hostDevices": {"allowed": [{"resourceName": "a/b", "ids": ["10de"]}]}});
+    let error = parse_object::<InfraConfig>("InfraConfig", "default", wrong).unwrap_err();
+    assert!(error.to_string().contains("10de"), "{error}");
+}
+
+#[test]
 fn images_of_the_infra_config_round_trip() {
     let checksum = format!("sha256:{}", "0123456789abcdef".repeat(4));
     let spec = json!({"images": {
