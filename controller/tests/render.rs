@@ -25,6 +25,7 @@ mod tenant_isolation;
 
 use base64::Engine as _;
 use berth_controller::fleet::{RenderInput, stream};
+use berth_kubevirt_render::launcher::{ClusterObjects, Configuration, Machine, predict};
 use berth_kubevirt_render::machines::{RenderOptions, RenderedMachine, render_machine};
 use serde_json::{Map, Value, json};
 
@@ -210,6 +211,57 @@ fn machines_equal_those_of_machine_controller() {
         cases += 1;
     }
     assert!(cases >= 10, "{cases} cases");
+}
+
+#[test]
+fn allowed_devices_are_requested_by_the_launcher() {
+    let path = "/cloudProviderSpec/virtualMachine/template";
+    let mut provider = base_provider_spec();
+    let gpu = json!({"resourceName": "nvidia.com/GA100"});
+    set_value(
+        &mut provider,
+        &format!("{path}/gpus"),
+        json!([gpu, {"name": "second", "resourceName": "nvidia.com/GA100"}]),
+    );
+    set_value(&mut provider, &format!("{path}/hostDevices"), json!([{"resourceName": "a.b/nvme"}]));
+    let config = |allowed: Value| {
+        json!({"apiVersion": "berth.dev/v1alpha1", "kind": "InfraConfig", "metadata": {"name": "default"},
+            "spec": {"hostDevices": {"allowed": allowed}}})
+    };
+    let allowed = json!([{"resourceName": "nvidia.com/GA100"}, {"resourceName": "a.b/nvme"}]);
+    let deployment = machine_deployment(&provider);
+    let machine = render_deployment(&deployment, &[config(allowed)], "vm").unwrap().machine;
+    let devices = &machine["spec"]["template"]["spec"]["domain"]["devices"];
+    let expected = json!([
+        {"name": "gpu1", "deviceName": "nvidia.com/GA100"}, {"name": "second", "deviceName": "nvidia.com/GA100"},
+    ]);
+    assert_eq!(devices["gpus"], expected);
+    assert_eq!(devices["hostDevices"], json!([{"name": "device1", "deviceName": "a.b/nvme"}]));
+    let read = Machine::read(&machine).unwrap().unwrap();
+    let launcher = predict(&read, &Configuration::default(), &ClusterObjects::default()).unwrap();
+    let counts = |name: &str| launcher.pod.containers[0].limits.extended.get(name).copied();
+    assert_eq!((counts("nvidia.com/GA100"), counts("a.b/nvme")), (Some(2), Some(1)));
+    let restricted = json!([{"resourceName": "nvidia.com/GA100"}, {"resourceName": "a.b/nvme", "tenants": ["bank"]}]);
+    for (allowed, words) in [
+        (
+            json!([]),
+            "gpus[0].resourceName: `nvidia.com/GA100`: is not in InfraConfig's spec.hostDevices.allowed, which allows",
+        ),
+        (
+            restricted,
+            "hostDevices[0].resourceName: `a.b/nvme`: is not in InfraConfig's spec.hostDevices.allowed for these machines",
+        ),
+    ] {
+        let report = render_deployment(&deployment, &[config(allowed)], "vm").unwrap_err();
+        assert!(report.contains(words), "{report}");
+    }
+    set_value(&mut provider, &format!("{path}/gpus"), json!([{"name": "device1"}]));
+    let report = render_deployment(&machine_deployment(&provider), &[], "vm").unwrap_err();
+    assert!(report.contains("gpus[0].resourceName: is missing"), "{report}");
+    assert!(
+        report.contains("hostDevices[0].name: `device1`: is the name of another device"),
+        "{report}"
+    );
 }
 
 #[test]

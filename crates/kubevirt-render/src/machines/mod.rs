@@ -17,6 +17,7 @@ mod disk_clone;
 mod disks;
 mod field_parser;
 pub mod guest;
+mod host_devices;
 pub mod hotplug;
 mod image;
 mod interface_config;

@@ -16,6 +16,7 @@ use super::disks::{
     check_unique_names,
 };
 use super::field_parser::{ProblemReporter, UnreadFields};
+use super::host_devices::RequestedDevices;
 use super::kubeconfig::check_kubeconfig;
 
 /// A parsed providerSpec.
@@ -36,6 +37,7 @@ pub(super) struct ProviderConfig {
     pub(super) memory: ConfigVar,
     pub(super) primary_disk: PrimaryDisk,
     pub(super) secondary_disks: Vec<SecondaryDisk>,
+    pub(super) host_devices: RequestedDevices,
     pub(super) dns_policy: Option<&'static str>,
     pub(super) dns_config: Option<Value>,
     pub(super) region: String,
@@ -136,7 +138,8 @@ const VIRTUAL_MACHINE_FIELDS: [&str; 10] = [
     "enableNetworkMultiQueue",
     "evictionStrategy",
 ];
-const TEMPLATE_FIELDS: [&str; 5] = ["vcpus", "cpus", "memory", "primaryDisk", "secondaryDisks"];
+const TEMPLATE_FIELDS: [&str; 7] =
+    ["vcpus", "cpus", "memory", "primaryDisk", "secondaryDisks", "gpus", "hostDevices"];
 const AFFINITY_PRESETS: [&str; 4] =
     ["podAffinityPreset", "podAntiAffinityPreset", "nodeAffinityPreset", "nodeAntiAffinityPreset"];
 
@@ -293,6 +296,7 @@ impl ProviderConfig {
             disk.report_unknown_fields(&SECONDARY_DISK_FIELDS);
         }
         check_unique_names(&self.secondary_disks, &template);
+        self.host_devices = RequestedDevices::read(&mut template);
         template.report_unknown_fields(&TEMPLATE_FIELDS);
     }
 

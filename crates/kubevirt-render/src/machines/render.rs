@@ -96,6 +96,7 @@ pub fn render_machine(
         reporter: &reporter,
     };
     additional_interfaces::check_networks(&renderer);
+    renderer.check_host_devices();
     let (machine, DataVolumes { golden_images, clones, .. }) = renderer.render_vm();
     let interfaces = network::guest_interfaces(&renderer);
     let has_pod_network = network::has_pod_network(&renderer);
@@ -142,6 +143,9 @@ impl MachineRenderer<'_> {
             "evictionStrategy":
                 self.provider.eviction_strategy.unwrap_or(EvictionStrategy::External.as_str()),
         });
+        for (field, devices) in self.render_host_devices() {
+            spec["domain"]["devices"][field] = devices;
+        }
         self.add_size(&mut spec);
         let mut add = |field: &str, value: Option<Value>| {
             if let Some(value) = value {
