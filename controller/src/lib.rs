@@ -9,6 +9,7 @@ pub mod check;
 pub mod cli;
 pub mod evacuation;
 pub mod fleet;
+pub mod host_devices;
 pub mod host_loss;
 mod images;
 mod list;

@@ -59,6 +59,7 @@ fn pure_code_reads_no_files_clock_or_environment() {
         "check",
         "evacuation",
         "fleet",
+        "host_devices",
         "host_loss",
         "images",
         "plan",

@@ -5,6 +5,7 @@ use berth_api::{Bytes, ConditionReason};
 use serde_json::Value;
 
 use super::values::{condition, name, text};
+use crate::host_devices::{ReportedFunction, reported_functions};
 
 /// Policy of the kubelet's CPU Manager that allocates exclusive CPUs.
 const STATIC_POLICY: &str = "static";
@@ -22,6 +23,8 @@ pub struct Host {
     pub memory: Option<Bytes>,
     /// True if the kubelet's CPU Manager can allocate exclusive CPUs.
     pub has_exclusive_cpus: bool,
+    /// PCI functions for VMs.
+    pub functions: Vec<ReportedFunction>,
     pub ready: HostCondition,
     /// Condition VirtualizationReady.
     pub virtualization: HostCondition,
@@ -60,6 +63,7 @@ impl Host {
             cores: cores.and_then(|cores| u32::try_from(cores).ok()),
             memory: text(object, "/status/capabilities/memory/total").parse().ok(),
             has_exclusive_cpus: policy == STATIC_POLICY,
+            functions: reported_functions(object),
             ready: HostCondition::read(object, READY),
             virtualization: HostCondition::read(object, VIRTUALIZATION_READY),
             credential: HostCondition::read(object, CREDENTIAL_VALID),

@@ -82,15 +82,16 @@ const CPU_MANAGER_GATE: &str = "CPUManager";
 /// Part of the webhook's name in the configuration of network-resources-injector.
 const INJECTOR_WEBHOOK: &str = "network-resources-injector";
 /// JSON pointer to the enabled feature gates of the KubeVirt object.
-const FEATURE_GATES_POINTER: &str = "/spec/configuration/developerConfiguration/featureGates";
+pub(super) const FEATURE_GATES_POINTER: &str =
+    "/spec/configuration/developerConfiguration/featureGates";
 
 /// Returns namespace and name of the KubeVirt object, as evidence shows them.
-fn object_name(kubevirt: &Value) -> String {
+pub(super) fn object_name(kubevirt: &Value) -> String {
     format!("KubeVirt {}/{}", text(kubevirt, "/metadata/namespace"), name(kubevirt))
 }
 
 /// Returns the outcome of a check that needs KubeVirt, if KubeVirt is not installed.
-fn not_installed() -> Outcome {
+pub(super) fn not_installed() -> Outcome {
     Outcome::skip("KubeVirt is not installed, see kubevirt.version")
 }
 

@@ -10,6 +10,7 @@ mod certificates;
 mod controller;
 mod crds;
 mod definition;
+mod devices;
 mod difference;
 mod host;
 #[cfg(test)]
@@ -53,6 +54,7 @@ pub fn all_checks() -> Vec<Check> {
     [
         kubernetes::CHECKS,
         kubevirt::CHECKS,
+        devices::CHECKS,
         cdi::CHECKS,
         network::CHECKS,
         storage::CHECKS,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use berth_api::{InfraConfigSpec, VlanClaim, VlanSet};
 use berth_placement::rules::is_label_key;
 
+use super::host_devices::host_device_problems;
 use super::images::image_problems;
 use crate::tenant_nodes::keys::FieldKind;
 use crate::tenants::prefixes::pool as prefix_pool;
@@ -74,6 +75,11 @@ pub fn config_problems(
         problems.extend(image_problems(images));
         let names = images.catalog.iter().map(|entry| entry.image.as_str());
         problems.extend(duplicate_problems("images.catalog", names));
+    }
+    if let Some(devices) = &config.host_devices {
+        problems.extend(host_device_problems(devices));
+        let names = devices.allowed.iter().map(|allowed| allowed.resource_name.as_str());
+        problems.extend(duplicate_problems("hostDevices.allowed", names));
     }
     problems
 }
@@ -260,6 +266,14 @@ mod tests {
             (
                 json!({"images": {"http": {"operatingSystems": {"u": {"1": "ftp://x"}}}}}),
                 "operatingSystems.u.1: `ftp://x`",
+            ),
+            (
+                json!({"hostDevices": {"allowed": [{"resourceName": "a.b/x"}, {"resourceName": "a.b/x"}]}}),
+                "hostDevices.allowed: `a.b/x` is listed 2 times",
+            ),
+            (
+                json!({"hostDevices": {"allowed": [{"resourceName": "x"}]}}),
+                "hostDevices.allowed[0].resourceName: `x`",
             ),
         ] {
             let found = problems(config.clone());

@@ -5,6 +5,7 @@
 //! The modules have no side effects: they compute desired objects from observed objects.
 
 mod config;
+mod host_devices;
 mod images;
 mod resolved;
 mod selection;

@@ -18,6 +18,7 @@ pub mod events;
 pub mod extender;
 mod fleet_watch;
 mod host_conditions;
+mod host_devices;
 pub mod host_leases;
 mod host_loss;
 mod hosts;
@@ -196,6 +197,7 @@ fn start_reconcilers(
     context.images.reset();
     all.spawn(hosts::run(Arc::clone(context)));
     all.spawn(config::run(Arc::clone(context)));
+    all.spawn(host_devices::run(Arc::clone(context)));
     all.spawn(malformed::run(Arc::clone(context)));
     let (client, events) = (context.client.clone(), Arc::clone(&context.events));
     let (metrics, resync) = (Arc::clone(&context.metrics), context.resync);
