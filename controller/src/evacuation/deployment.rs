@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use berth_api::Problem;
 use berth_kubevirt_render::machines::MachineDeployment;
 use berth_kubevirt_render::machines::rollout::{ReplacementLimits, replacement_limits};
+use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 
 use super::machine::Machine;
@@ -20,11 +21,12 @@ pub struct DeploymentState {
 }
 
 impl DeploymentState {
-    /// Reads a MachineDeployment. `machines` are all its machines.
+    /// Reads a MachineDeployment. `machines` are all its machines at the time `now`. The machines determine how many are
+    /// available; the status may be missing or stale, and can only reduce this number.
     ///
     /// # Errors
     /// Returns the problem if the MachineDeployment is invalid.
-    pub fn read(object: Value, machines: &[Machine]) -> Result<Self, Problem> {
+    pub fn read(object: Value, machines: &[Machine], now: Timestamp) -> Result<Self, Problem> {
         let status = |pointer: &str| {
             let count = object.pointer(pointer).and_then(Value::as_u64);
             count.map(|count| u32::try_from(count).unwrap_or(u32::MAX))
@@ -35,14 +37,17 @@ impl DeploymentState {
         let limits = replacement_limits(&deployment.spec).map_err(|error| {
             Problem::new(deployment.qualified_name(), error.field, &error.value, error.message)
         })?;
-        let count = |is_counted: fn(&Machine) -> bool| {
+        let count = |is_counted: &dyn Fn(&Machine) -> bool| {
             let counted = machines.iter().filter(|one| is_counted(one)).count();
             u32::try_from(counted).unwrap_or(u32::MAX)
         };
-        // The status counts a machine only after `minReadySeconds`, or when its Node is ready. The status may be stale,
-        // and still count machines as available that have just been marked for removal.
-        let marked_since = replicas.saturating_sub(count(|one| !one.is_leaving()));
-        let available = count(Machine::is_available).min(counted.saturating_sub(marked_since));
+        // The status may be stale, and still count machines as available that have just been marked for removal.
+        let marked_since = replicas.saturating_sub(count(&|one| !one.is_leaving()));
+        let min_ready = i64::from(deployment.spec.min_ready_seconds.unwrap_or(0).max(0));
+        // If the controller was killed after it had created a machine, the status may still have the number from before
+        // another machine was deleted, so it does not limit the number of available machines to those that are ready.
+        let observed = count(&|one| one.is_counted(min_ready, now.as_second()));
+        let available = observed.min(counted.saturating_sub(marked_since));
         Ok(Self::new(limits, available, machines))
     }
 
@@ -105,11 +110,40 @@ mod tests {
     use super::*;
     use crate::removal::mark::RemovalReason;
 
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_second(seconds).unwrap()
+    }
+
+    /// The controller was killed after it had deleted one of three machines and created its replacement `web-4`, and
+    /// before it updated the status.
+    #[test]
+    fn machine_that_the_status_does_not_know_counts_only_when_it_is_ready() {
+        let machine = |name: &str, ready_since| Machine {
+            name: name.to_owned(),
+            is_ready: true,
+            ready_since,
+            ..Machine::default()
+        };
+        let is_replaced = |since, status: Value| {
+            let machines =
+                [machine("web-2", Some(0)), machine("web-3", Some(0)), machine("web-4", since)];
+            let object = json!({"metadata": {"name": "web"}, "status": status,
+                "spec": {"replicas": 2, "minReadySeconds": 30}});
+            DeploymentState::read(object, &machines, at(1_000)).unwrap().is_replaced(&machines[0])
+        };
+        for status in [json!({"replicas": 3, "availableReplicas": 3}), Value::Null] {
+            assert!(!is_replaced(None, status.clone()), "it is not ready");
+            assert!(!is_replaced(Some(980), status.clone()), "it is ready for 20 seconds");
+            assert!(is_replaced(Some(970), status));
+        }
+    }
+
     #[test]
     fn status_may_still_count_marked_machines() {
         let machine = |number: u32| Machine {
             name: format!("web-{number}"),
             is_ready: true,
+            ready_since: Some(0),
             ..Machine::default()
         };
         let mut machines: Vec<Machine> = (1..=5).map(machine).collect();
@@ -120,7 +154,7 @@ mod tests {
             "status": {"replicas": 5, "availableReplicas": 4},
         });
         let permits = |machines: &[Machine]| {
-            let state = DeploymentState::read(object.clone(), machines).unwrap();
+            let state = DeploymentState::read(object.clone(), machines, at(1_000)).unwrap();
             machines.last().is_some_and(|last| state.permits_removal(last))
         };
         assert!(permits(&machines));
@@ -134,14 +168,16 @@ mod tests {
             .map(|number| Machine {
                 name: format!("web-{number}"),
                 is_ready: true,
+                ready_since: Some(0),
                 ..Machine::default()
             })
             .collect();
         let object = |available| json!({"metadata": {"name": "web"}, "spec": {"replicas": 2}, "status": {"availableReplicas": available}});
-        let state = |available| DeploymentState::read(object(available), &machines).unwrap();
+        let read = |object| DeploymentState::read(object, &machines, at(1_000));
+        let state = |available| read(object(available)).unwrap();
         assert!(state(3).is_replaced(&machines[0]));
         assert!(!state(2).is_replaced(&machines[0]), "one machine is ready for a short time only");
         let invalid = json!({"metadata": {"name": "web"}, "spec": {"replicas": -1}});
-        assert!(DeploymentState::read(invalid, &machines).is_err());
+        assert!(read(invalid).is_err());
     }
 }

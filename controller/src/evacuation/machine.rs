@@ -1,5 +1,7 @@
 //! A machine that must leave its host: the input of the decision.
 
+use std::time::Duration;
+
 use berth_api::names::REPLACEMENT_ANNOTATION;
 use berth_kubevirt_render::machines::reconcile_steps::NodeReadiness;
 use k8s_openapi::jiff::Timestamp;
@@ -13,6 +15,9 @@ use crate::removal::report::RemovalReport;
 
 /// Eviction strategy of VMs that a controller other than KubeVirt moves.
 pub const EXTERNAL_STRATEGY: &str = "External";
+/// Time for which the instance of a machine must be ready before the machine counts as ready, if its Node is not known.
+/// Until then a machine has usually joined its cluster.
+pub const UNKNOWN_NODE_DELAY: Duration = Duration::from_secs(600);
 
 /// A VirtualMachine of a MachineDeployment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,8 +32,11 @@ pub struct Machine {
     pub is_deleting: bool,
     /// Time at which the replacement was requested; `None` if it was not requested.
     pub replacement_since: Option<Timestamp>,
-    /// True if its MachineDeployment counts the machine as ready.
+    /// False if the machine is known not to be ready, so that its removal makes no ready machine unavailable.
     pub is_ready: bool,
+    /// Time since which the machine counts as ready for its MachineDeployment, in seconds since the epoch; `None` if it
+    /// does not count as ready.
+    pub ready_since: Option<i64>,
 }
 
 /// A machine that must leave its host.
@@ -68,16 +76,18 @@ fn conditions(instance: &Value) -> impl Iterator<Item = &Value> {
     conditions.into_iter().flatten()
 }
 
-/// Returns true if a VirtualMachineInstance is ready.
+/// Returns the time since which a VirtualMachineInstance is ready, in seconds since the epoch; `None` if it is not
+/// ready. KubeVirt always sets the time; without it, the instance counts as ready for a long time.
 #[must_use]
-pub fn is_instance_ready(instance: &Value) -> bool {
-    let ready = conditions(instance).find(|one| one["type"] == "Ready");
-    let is_ready = ready.is_some_and(|ready| ready["status"] == "True");
-    is_ready && instance.pointer("/status/phase").is_some_and(|phase| phase == "Running")
+pub fn instance_ready_since(instance: &Value) -> Option<i64> {
+    let is_running = instance.pointer("/status/phase").is_some_and(|phase| phase == "Running");
+    let ready = conditions(instance).find(|one| one["type"] == "Ready")?;
+    let since = ready["lastTransitionTime"].as_str().and_then(|time| time.parse().ok());
+    (is_running && ready["status"] == "True").then(|| since.map_or(0, Timestamp::as_second))
 }
 
-/// Returns true if a MachineDeployment counts its machine as ready. A machine whose Node is not known counts as
-/// ready, because a machine that is not ready may be removed at once.
+/// Returns false if a machine is known not to be ready. A machine whose Node is not known counts as ready, because a
+/// machine that is not ready may be removed at once.
 #[must_use]
 pub const fn is_ready(is_instance_ready: bool, node: NodeReadiness) -> bool {
     match node {
@@ -87,10 +97,30 @@ pub const fn is_ready(is_instance_ready: bool, node: NodeReadiness) -> bool {
     }
 }
 
+/// Returns the time since which a machine counts as ready for its MachineDeployment, in seconds since the epoch; `None`
+/// if it does not count as ready. `instance_ready_since` is the time since which its instance is ready.
+///
+/// The Nodes of a tenant are not known after a start of the controller, until the tenant's API server has answered. If
+/// the previous leader was killed before it updated the status of the MachineDeployment, the status may count a machine
+/// that is deleted, and a machine that has just been created would be counted in its place. A machine whose Node is not
+/// known therefore counts only after [`UNKNOWN_NODE_DELAY`]. A tenant whose API server never answers does not prevent a
+/// drain, because its older machines count.
+#[must_use]
+pub fn ready_since(instance_ready_since: Option<i64>, node: NodeReadiness) -> Option<i64> {
+    match node {
+        NodeReadiness::NotUsed => instance_ready_since,
+        NodeReadiness::Unknown => instance_ready_since
+            .map(|since| since.saturating_add(UNKNOWN_NODE_DELAY.as_secs().cast_signed())),
+        NodeReadiness::NotReady => None,
+        NodeReadiness::ReadySince(since) => Some(since),
+    }
+}
+
 impl Machine {
-    /// Parses a VirtualMachine. A replacement request with a malformed timestamp counts as made at `now`.
+    /// Parses a VirtualMachine. A replacement request with a malformed timestamp counts as made at `now`. The
+    /// VirtualMachine does not contain its readiness, so it does not count as ready.
     #[must_use]
-    pub fn read(object: &DynamicObject, is_ready: bool, now: Timestamp) -> Self {
+    pub fn read(object: &DynamicObject, now: Timestamp) -> Self {
         let requested = object.annotations().get(REPLACEMENT_ANNOTATION);
         Self {
             name: object.name_any(),
@@ -102,7 +132,8 @@ impl Machine {
             removal_report: None,
             is_deleting: object.metadata.deletion_timestamp.is_some(),
             replacement_since: requested.map(|since| since.parse().unwrap_or(now)),
-            is_ready,
+            is_ready: false,
+            ready_since: None,
         }
     }
 
@@ -112,10 +143,18 @@ impl Machine {
         self.removal.is_some() || self.is_deleting
     }
 
-    /// Returns true if the machine is ready and is not being removed.
+    /// Returns true if the machine may be available: it is not known to be unready, and is not being removed.
     #[must_use]
     pub const fn is_available(&self) -> bool {
         self.is_ready && !self.is_leaving()
+    }
+
+    /// Returns true if the machine has counted as ready for `min_ready` seconds at the time `now`, in seconds since the
+    /// epoch, and is not being removed.
+    #[must_use]
+    pub fn is_counted(&self, min_ready: i64, now: i64) -> bool {
+        let is_old = |since| now.saturating_sub(since) >= min_ready;
+        self.ready_since.is_some_and(is_old) && !self.is_leaving()
     }
 
     /// Returns true if a replacement was requested and the removal has not begun.
@@ -138,6 +177,33 @@ mod tests {
         assert!(is_ready(false, NodeReadiness::ReadySince(7)));
         assert!(!is_ready(true, NodeReadiness::NotReady));
         assert!(is_ready(false, NodeReadiness::Unknown), "it is not removed at once");
+    }
+
+    #[test]
+    fn an_observed_machine_counts_after_its_minimum_time() {
+        assert_eq!(ready_since(Some(7), NodeReadiness::NotUsed), Some(7));
+        assert_eq!(ready_since(None, NodeReadiness::NotUsed), None);
+        assert_eq!(ready_since(Some(7), NodeReadiness::ReadySince(9)), Some(9));
+        assert_eq!(ready_since(Some(7), NodeReadiness::NotReady), None);
+        assert_eq!(ready_since(Some(7), NodeReadiness::Unknown), Some(607));
+        assert_eq!(ready_since(None, NodeReadiness::Unknown), None);
+        let machine = Machine { ready_since: Some(100), ..Machine::default() };
+        assert!(machine.is_counted(30, 130) && !machine.is_counted(30, 129));
+        let marked = Machine { is_deleting: true, ..machine };
+        assert!(!marked.is_counted(30, 130) && !Machine::default().is_counted(0, 130));
+    }
+
+    #[test]
+    fn the_condition_ready_has_the_time() {
+        let since = |phase: &str, status: &str, time: Value| {
+            instance_ready_since(&json!({"status": {"phase": phase, "conditions":
+                [{"type": "Ready", "status": status, "lastTransitionTime": time}]}}))
+        };
+        assert_eq!(since("Running", "True", json!("1970-01-01T00:01:40Z")), Some(100));
+        assert_eq!(since("Running", "True", Value::Null), Some(0));
+        assert_eq!(since("Running", "False", json!("1970-01-01T00:01:40Z")), None);
+        assert_eq!(since("Succeeded", "True", json!("1970-01-01T00:01:40Z")), None);
+        assert_eq!(instance_ready_since(&json!({"status": {"phase": "Running"}})), None);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use kube::api::DynamicObject;
 use serde_json::{Value, json};
 
 use super::kinds::{string_at, value_at};
-use crate::evacuation::machine::{Machine, is_instance_ready};
+use crate::evacuation::machine::{Machine, instance_ready_since};
 
 /// Facts of an existing machine.
 #[derive(Clone, Debug, Default)]
@@ -25,7 +25,7 @@ pub struct DrainFacts {
 impl DrainFacts {
     /// Reads a VirtualMachine or a VirtualMachineInstance.
     pub(super) fn read(object: &Value, has_deployment: bool) -> Self {
-        let is_ready = is_instance_ready(object);
+        let is_ready = instance_ready_since(object).is_some();
         let annotations = value_at(object, "/metadata/annotations");
         let annotation = |key: &str| annotations.and_then(|all| all.get(key)?.as_str());
         let is_changing = annotation(REMOVAL_ANNOTATION).is_some()
@@ -35,7 +35,7 @@ impl DrainFacts {
         let marked = is_changing.then(|| json!({"metadata": object.get("metadata")}));
         let marked = marked.and_then(|value| serde_json::from_value::<DynamicObject>(value).ok());
         let machine = match marked {
-            Some(marked) => Machine::read(&marked, is_ready, Timestamp::UNIX_EPOCH),
+            Some(marked) => Machine { is_ready, ..Machine::read(&marked, Timestamp::UNIX_EPOCH) },
             None => {
                 let name = string_at(object, "/metadata/name").to_owned();
                 Machine { name, is_ready, ..Machine::default() }

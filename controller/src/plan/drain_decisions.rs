@@ -43,7 +43,7 @@ pub(super) fn forecast(
     let mut machines: Vec<EvacuatingMachine> =
         on_host.map(|one| evacuating_machine(fleet, one)).collect();
     machines.sort_by_cached_key(|one| one.instance_uid.clone());
-    let mut deployments = read_deployments(fleet, &machines);
+    let mut deployments = read_deployments(fleet, &machines, now);
     let decisions = decide(host, &machines, &mut deployments, &Targets::Known(targets), now);
     let each = machines.into_iter().zip(decisions);
     each.filter(|(_, decision)| is_forecast(&decision.reason))
@@ -85,8 +85,8 @@ fn evacuating_machine(fleet: &Fleet, one: &FleetMachine) -> EvacuatingMachine {
     }
 }
 
-/// Returns the machine with `is_ready` as its MachineDeployment would count it. The input does not contain the Nodes of
-/// tenants' clusters.
+/// Returns the machine with its readiness as its MachineDeployment would count it. The input does not contain the Nodes
+/// of tenants' clusters, so a ready machine counts as available if the status of the MachineDeployment permits it.
 fn counted_machine(fleet: &Fleet, one: &FleetMachine) -> Machine {
     let mut machine = one.drain.machine.clone();
     let tenant = one.machine.namespace.strip_prefix(TENANT_PREFIX);
@@ -96,10 +96,11 @@ fn counted_machine(fleet: &Fleet, one: &FleetMachine) -> Machine {
         false => NodeReadiness::NotUsed,
     };
     machine.is_ready = is_ready(machine.is_ready, node);
+    machine.ready_since = machine.is_ready.then_some(i64::MIN);
     machine
 }
 
-fn read_deployments(fleet: &Fleet, machines: &[EvacuatingMachine]) -> Deployments {
+fn read_deployments(fleet: &Fleet, machines: &[EvacuatingMachine], now: Timestamp) -> Deployments {
     let mut deployments = Deployments::new();
     for one in machines {
         let Some(name) = &one.deployment else { continue };
@@ -121,7 +122,7 @@ fn read_deployments(fleet: &Fleet, machines: &[EvacuatingMachine]) -> Deployment
             .filter(|other| other.drain.is_owned_by(&one.namespace, owner))
             .map(|other| counted_machine(fleet, other))
             .collect();
-        deployments.insert(key, DeploymentState::read(owner.clone(), &own));
+        deployments.insert(key, DeploymentState::read(owner.clone(), &own, now));
     }
     deployments
 }

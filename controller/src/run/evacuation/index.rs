@@ -8,7 +8,7 @@ use kube::ResourceExt as _;
 use kube::api::DynamicObject;
 use serde_json::Value;
 
-use crate::evacuation::machine::{EXTERNAL_STRATEGY, is_instance_ready, migration_obstacle};
+use crate::evacuation::machine::{EXTERNAL_STRATEGY, instance_ready_since, migration_obstacle};
 use crate::run::packed_content::unpack_content;
 
 /// Namespace and name of an instance, which equal namespace and name of its VirtualMachine.
@@ -29,7 +29,8 @@ struct State {
 pub(super) struct InstanceFacts {
     /// Host that the instance must leave, because its pod there was evicted.
     pub(super) evacuated_host: Option<String>,
-    pub(super) is_ready: bool,
+    /// Time since which the instance is ready, in seconds since the epoch; `None` if it is not ready.
+    pub(super) ready_since: Option<i64>,
     /// Name of the machine's MachineDeployment, which may be in another namespace.
     deployment: Option<String>,
     /// The message of the condition LiveMigratable if the VM cannot be migrated.
@@ -50,7 +51,7 @@ impl InstanceFacts {
             && host == evacuated;
         Self {
             evacuated_host: must_leave.then(|| evacuated.to_owned()),
-            is_ready: is_instance_ready(&data),
+            ready_since: instance_ready_since(&data),
             deployment: instance.labels().get("md").cloned(),
             migration_obstacle: migration_obstacle(&data),
         }
@@ -120,8 +121,10 @@ impl EvacuationIndex {
 impl State {
     fn update(&mut self, key: MachineKey, facts: InstanceFacts) -> BTreeSet<String> {
         let namespace = key.0.clone();
-        let is_readiness_changed =
-            if facts.is_ready { self.ready.insert(key.clone()) } else { self.ready.remove(&key) };
+        let is_readiness_changed = match facts.ready_since {
+            Some(_) => self.ready.insert(key.clone()),
+            None => self.ready.remove(&key),
+        };
         let host = |facts: &Option<InstanceFacts>| {
             facts.as_ref().and_then(|facts| facts.evacuated_host.clone())
         };

@@ -16,7 +16,7 @@ use super::resources::migration_resource;
 use crate::api_resource::{deployment_resource, machine_resource};
 use crate::evacuation::decide::{DeploymentKey, Deployments};
 use crate::evacuation::deployment::DeploymentState;
-use crate::evacuation::machine::{EvacuatingMachine, Machine, is_ready};
+use crate::evacuation::machine::{EvacuatingMachine, Machine, is_ready, ready_since};
 use crate::evacuation::migration::Migration;
 use crate::evacuation::record::EvacuationRecord;
 use crate::machine_owner::is_owned_by;
@@ -100,9 +100,13 @@ impl Evacuator {
         let nodes = find_node_readiness(tenants, connections, namespace, each, omitted);
         let nodes: BTreeMap<String, NodeReadiness> = names.into_iter().zip(nodes).collect();
         let machine = |object: &DynamicObject| {
-            let is_instance_ready = facts(object).is_some_and(|(_, facts)| facts.is_ready);
+            let instance_since = facts(object).and_then(|(_, facts)| facts.ready_since);
             let node = nodes.get(&object.name_any()).copied().unwrap_or_default();
-            Machine::read(object, is_ready(is_instance_ready, node), now)
+            Machine {
+                is_ready: is_ready(instance_since.is_some(), node),
+                ready_since: ready_since(instance_since, node),
+                ..Machine::read(object, now)
+            }
         };
         // The MachineDeployment may be in another namespace than its machines.
         let selector = ListParams::default().fields(&format!("metadata.name={deployment}"));
@@ -116,7 +120,7 @@ impl Evacuator {
             let own: Vec<Machine> =
                 objects.iter().filter(|object| is_owned(object)).map(machine).collect();
             let value = serde_json::to_value(owner).unwrap_or_default();
-            let state = DeploymentState::read(value, &own);
+            let state = DeploymentState::read(value, &own, now);
             evacuation.deployments.insert(deployment_key.clone(), state);
         }
         for object in objects {
