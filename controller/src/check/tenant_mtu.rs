@@ -101,14 +101,13 @@ fn declared_pods(object: &Value) -> Option<PodNetwork> {
     serde_json::from_value(object.pointer("/spec/network/podNetwork")?.clone()).ok()
 }
 
-/// Returns the largest MTU of the declared pod network on machines with the MTU `machines`. Tunnels use IPv6 if the
-/// network has IPv6 addresses only.
+/// Returns the largest MTU of the declared pod network on machines with the MTU `machines`.
 fn largest_pod_mtu(object: &Value, pods: &PodNetwork, machines: u64) -> u64 {
     let [has_ipv4, has_ipv6] = ["ipv4", "ipv6"].map(|family| {
         object.pointer(&format!("/spec/network/{family}")).is_some_and(Value::is_object)
     });
     let machines = u32::try_from(machines).unwrap_or(u32::MAX);
-    pods.max_mtu(machines, has_ipv6 && !has_ipv4).into()
+    pods.max_mtu(machines, has_ipv4, has_ipv6).into()
 }
 
 /// Returns the MTU of the machines for `pool` (`ipv4` or `ipv6`), with the name of the field that specifies it: the

@@ -35,7 +35,7 @@ pub fn compare(
     };
     // A larger MTU of machines than that of their network is reported elsewhere; larger packets do not arrive.
     let machines = requested_mtu(network, prefixes).map_or(network_mtu, |mtu| network_mtu.min(mtu));
-    let largest = pods.max_mtu(machines, uses_ipv6(network));
+    let largest = pods.max_mtu(machines, network.ipv4.is_some(), network.ipv6.is_some());
     let limit = format!("MTU of machines {machines}, encapsulation {}", join(pods));
     Some(if u32::from(pods.mtu) <= largest {
         Comparison {
@@ -64,11 +64,6 @@ fn requested_mtu(network: &TenantNetwork, prefixes: &[GrantedPrefix]) -> Option<
     }
     let pools = [&network.ipv4, &network.ipv6].into_iter().flatten();
     pools.filter_map(|pool| pool.mtu).min().map(u32::from)
-}
-
-/// Returns true if tunnels between Nodes use IPv6: the network has IPv6 addresses only.
-const fn uses_ipv6(network: &TenantNetwork) -> bool {
-    network.ipv6.is_some() && network.ipv4.is_none()
 }
 
 fn join(pods: &PodNetwork) -> String {

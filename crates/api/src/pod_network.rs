@@ -19,9 +19,11 @@ pub struct PodNetwork {
 }
 
 impl PodNetwork {
-    /// Returns the largest MTU of pods on machines with this MTU. `is_ipv6` is true if the tunnels use IPv6.
+    /// Returns the largest MTU of pods on machines with this MTU. `has_ipv4` and `has_ipv6` are true if the network has
+    /// addresses of these families. Tunnels between Nodes use IPv6 only if the network has IPv6 addresses only.
     #[must_use]
-    pub fn max_mtu(&self, machine_mtu: u32, is_ipv6: bool) -> u32 {
+    pub fn max_mtu(&self, machine_mtu: u32, has_ipv4: bool, has_ipv6: bool) -> u32 {
+        let is_ipv6 = has_ipv6 && !has_ipv4;
         let overheads = self.encapsulation.iter().map(|one| one.overhead(is_ipv6));
         overheads.fold(machine_mtu, u32::saturating_sub)
     }
@@ -73,7 +75,8 @@ mod tests {
         use PodEncapsulation::{Geneve, Vxlan, WireGuardCilium};
         let max = |encapsulation: &[PodEncapsulation], machines, is_ipv6| {
             let pods = PodNetwork { mtu: 1500, encapsulation: encapsulation.to_vec() };
-            pods.max_mtu(machines, is_ipv6)
+            assert_eq!(pods.max_mtu(machines, true, is_ipv6), pods.max_mtu(machines, true, false));
+            pods.max_mtu(machines, false, is_ipv6)
         };
         assert_eq!(max(&[], 1500, false), 1500);
         assert_eq!(max(&[Vxlan], 1500, false), 1450);
