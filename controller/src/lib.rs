@@ -16,6 +16,7 @@ mod list;
 mod machine_owner;
 mod managed_by;
 pub mod managed_fields;
+pub mod observation;
 pub mod observe;
 mod parallel;
 pub mod parsers;

@@ -1,42 +1,52 @@
-//! Time for which a host has been down.
+//! Time for which an object has been in a state: a host that is down, or a claim that is released.
 //!
 //! Times in objects are written by other programs, whose clocks may be wrong, and the wall clock of this program may
-//! jump. Therefore times in objects are used only for a host that was down before this process became the leader, and
-//! are read once. All other times are measured with a monotonic clock, and each host is observed for a minimum time
-//! before its machines are replaced.
+//! jump. Therefore times in objects are used only for a state that began before this process became the leader, and
+//! are read once. All other times are measured with a monotonic clock, and each object is observed for a minimum time
+//! before the controller acts.
 
 use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
 
-/// Time for which this leader observes a host before its machines are replaced, unless `replaceAfter` is shorter.
+/// Time for which this leader observes an object before it acts, unless the limit, such as `replaceAfter` for the machines
+/// of a host, is shorter.
 pub const MIN_OBSERVATION: Duration = Duration::from_secs(60);
 
-/// Observation of a host that is down. The times are those of a monotonic clock.
+/// Current time of the clocks of this process.
+#[derive(Clone, Copy, Debug)]
+pub struct Clocks {
+    /// Time of the wall clock.
+    pub wall: Timestamp,
+    /// Time of a monotonic clock.
+    pub monotonic: Duration,
+}
+
+/// Observation of an object. The times are those of a monotonic clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Observation {
     started_at: Duration,
-    /// Time for which the host was down before the observation.
+    /// Time for which the object was in its state before the observation.
     before: Duration,
 }
 
 impl Observation {
-    /// Starts the observation of a host that goes down now.
+    /// Starts the observation of an object whose state begins now.
     #[must_use]
     pub const fn new(clock: Duration) -> Self {
         Self { started_at: clock, before: Duration::ZERO }
     }
 
-    /// Starts the observation of a host that was down when this process became the leader, since `down_since` according
-    /// to its objects. `now` is the current time of this machine's wall clock.
+    /// Starts the observation of an object whose state began before this process became the leader, at the time `since`
+    /// according to the object. `now` is the current time of this machine's wall clock.
     #[must_use]
-    pub fn resume(clock: Duration, down_since: Timestamp, now: Timestamp) -> Self {
-        let before = now.as_second().saturating_sub(down_since.as_second());
+    pub fn resume(clock: Duration, since: Timestamp, now: Timestamp) -> Self {
+        let before = now.as_second().saturating_sub(since.as_second());
         let before = u64::try_from(before).unwrap_or_default();
         Self { started_at: clock, before: Duration::from_secs(before) }
     }
 
-    /// Returns the time until the host has been down for `limit`, and has been observed for [`MIN_OBSERVATION`] or
+    /// Returns the time until the state has lasted for `limit`, and has been observed for [`MIN_OBSERVATION`] or
     /// `limit`, whichever is shorter; zero if both times have passed.
     #[must_use]
     pub fn remaining(&self, limit: Duration, clock: Duration) -> Duration {

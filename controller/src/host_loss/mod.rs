@@ -10,6 +10,5 @@ pub mod deletion;
 pub mod disks;
 pub mod evidence;
 pub mod machine_hosts;
-pub mod observation;
 pub mod report;
 pub mod verdict;

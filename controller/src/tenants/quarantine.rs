@@ -9,16 +9,7 @@ use std::time::Duration;
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
-use crate::host_loss::observation::Observation;
-
-/// Current time of the clocks of this process.
-#[derive(Clone, Copy, Debug)]
-pub struct Clocks {
-    /// Time of the wall clock.
-    pub wall: Timestamp,
-    /// Time of a monotonic clock.
-    pub monotonic: Duration,
-}
+use crate::observation::{Clocks, Observation};
 
 /// Released claims of one kind, with the times for which this process has observed them.
 #[derive(Debug)]
@@ -84,7 +75,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::host_loss::observation::MIN_OBSERVATION;
+    use crate::observation::MIN_OBSERVATION;
 
     const LIMIT: SignedDuration = SignedDuration::from_secs(300);
 

@@ -2,21 +2,22 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
 
 use crate::host_loss::away_host_limit::AwayHostLimit;
 use crate::host_loss::evidence::HostEvidence;
 use crate::host_loss::machine_hosts::MachineHosts;
-use crate::host_loss::observation::Observation;
 use crate::host_loss::report::LostHost;
+use crate::observation::Observation;
+use crate::run::clock::ProcessClock;
 
 /// State of all hosts, with its lock.
 #[derive(Debug)]
 pub(super) struct LossState {
-    /// Time at which this process became the leader.
-    started_at: Instant,
+    /// Clock that starts when this process becomes the leader.
+    clock: ProcessClock,
     facts: Mutex<LossFacts>,
 }
 
@@ -36,12 +37,12 @@ pub(super) struct LossFacts {
 
 impl LossState {
     pub(super) fn new() -> Arc<Self> {
-        Arc::new(Self { started_at: Instant::now(), facts: Mutex::default() })
+        Arc::new(Self { clock: ProcessClock::start(), facts: Mutex::default() })
     }
 
     /// Returns the time of the monotonic clock.
     pub(super) fn clock(&self) -> Duration {
-        self.started_at.elapsed()
+        self.clock.monotonic()
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, LossFacts> {

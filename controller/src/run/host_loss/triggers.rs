@@ -19,7 +19,7 @@ use super::state::LossState;
 use crate::host_loss::away_host_limit::AwayHostLimit;
 use crate::host_loss::evidence::HostEvidence;
 use crate::host_loss::machine_hosts::MachineHost;
-use crate::host_loss::observation::Observation;
+use crate::observation::Observation;
 use crate::run::context::Context;
 use crate::run::machine_instances::MachineInstances;
 use crate::run::packed_content::unpack_content;

@@ -1,7 +1,7 @@
 //! Garbage collection of AddressClaims: puts claims without a machine into quarantine, and deletes them after their
 //! quarantine. [`crate::tenants::addresses::release`] computes the actions.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use berth_api::{AddressClaim, ClaimingMachine, TenantCluster};
 use futures::{StreamExt as _, stream};
@@ -14,12 +14,14 @@ use super::context::MachineContext;
 use super::errors::{RequestError, none_if_not_found, with_request};
 use super::resources::instance_resource;
 use crate::api_resource::machine_resource;
+use crate::observation::Clocks;
 use crate::run::api_requests::patch_params;
+use crate::run::clock::ProcessClock;
 use crate::run::context::INFRA_CONFIG;
 use crate::tenants::addresses::release::{
     ClaimAction, ClaimOwner, next_action, quarantine_duration,
 };
-use crate::tenants::quarantine::{Clocks, QuarantineObserver};
+use crate::tenants::quarantine::QuarantineObserver;
 
 /// Time for which changes are collected before garbage collection runs.
 const DEBOUNCE: Duration = Duration::from_secs(1);
@@ -40,11 +42,10 @@ struct DueAction<'a> {
 /// Garbage-collects AddressClaims until the future is dropped. The caller waits until all stores have their first list.
 pub(super) async fn run(context: &MachineContext) {
     let mut changes = context.addresses.informer().subscribe();
-    let started_at = Instant::now();
-    let clocks = || Clocks { wall: Timestamp::now(), monotonic: started_at.elapsed() };
-    let mut observer = QuarantineObserver::new(clocks());
+    let clock = ProcessClock::start();
+    let mut observer = QuarantineObserver::new(clock.now());
     loop {
-        let next = context.collect_claims(&mut observer, clocks()).await;
+        let next = context.collect_claims(&mut observer, clock.now()).await;
         let due = next.and_then(|next| Duration::try_from(next - Timestamp::now()).ok());
         let delay = due.map_or(MAX_INTERVAL, |due| due.clamp(DEBOUNCE, MAX_INTERVAL));
         tokio::select! {

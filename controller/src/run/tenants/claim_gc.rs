@@ -2,7 +2,7 @@
 //! quarantine. [`crate::tenants::claim_gc`] computes the actions. The same loop garbage-collects PrefixClaims.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use berth_api::{TenantCluster, VlanClaim};
 use k8s_openapi::jiff::Timestamp;
@@ -12,10 +12,11 @@ use serde_json::{Value, json};
 
 use super::context::TenantContext;
 use super::error::{Error, none_if_not_found, with_request};
+use crate::run::clock::ProcessClock;
 use crate::tenants::claim_gc::{ClaimAction, LiveTenant, due_actions, next_action};
 use crate::tenants::claims::quarantine_duration;
 use crate::tenants::network_id::NetworkId;
-use crate::tenants::quarantine::{Clocks, QuarantineObserver};
+use crate::tenants::quarantine::QuarantineObserver;
 
 /// Time after a change for which further changes are collected before the garbage collection runs.
 const DEBOUNCE: Duration = Duration::from_secs(1);
@@ -25,10 +26,9 @@ const MAX_INTERVAL: Duration = Duration::from_secs(60);
 /// Garbage-collects VlanClaims and PrefixClaims until this future is dropped.
 pub(super) async fn run(context: &TenantContext) {
     context.wait_until_ready().await;
-    let started_at = Instant::now();
-    let clocks = || Clocks { wall: Timestamp::now(), monotonic: started_at.elapsed() };
-    let mut vlan_observer = QuarantineObserver::new(clocks());
-    let mut prefix_observer = QuarantineObserver::new(clocks());
+    let clock = ProcessClock::start();
+    let mut vlan_observer = QuarantineObserver::new(clock.now());
+    let mut prefix_observer = QuarantineObserver::new(clock.now());
     loop {
         let claims = context.stores.shared_informers.vlan_claims.all();
         let tenants = context.stores.shared_informers.tenants.all();
@@ -36,7 +36,7 @@ pub(super) async fn run(context: &TenantContext) {
             .iter()
             .filter_map(|tenant| Some((tenant.uid()?, to_live_tenant(tenant))))
             .collect();
-        let (now, limit) = (clocks(), quarantine_duration(&context.config()));
+        let (now, limit) = (clock.now(), quarantine_duration(&context.config()));
         let released = claims.iter().filter_map(|claim| {
             let released_at = claim.status.as_ref()?.released_at.as_ref()?.0;
             Some((claim.metadata.name.as_deref()?, released_at))
@@ -56,7 +56,7 @@ pub(super) async fn run(context: &TenantContext) {
                 Err(error) => tracing::warn!(%error, "failed to garbage-collect a VlanClaim"),
             }
         }
-        let next_prefix = context.collect_prefix_claims(&mut prefix_observer, clocks()).await;
+        let next_prefix = context.collect_prefix_claims(&mut prefix_observer, clock.now()).await;
         let next = next.into_iter().chain(next_prefix).min();
         let due = next.and_then(|next| Duration::try_from(next - Timestamp::now()).ok());
         let delay = due.map_or(MAX_INTERVAL, |due| due.clamp(DEBOUNCE, MAX_INTERVAL));

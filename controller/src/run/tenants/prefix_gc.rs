@@ -11,11 +11,12 @@ use serde_json::{Value, json};
 
 use super::context::TenantContext;
 use super::error::Error;
+use crate::observation::Clocks;
 use crate::tenants::addresses::release::is_released;
 use crate::tenants::claim_gc::ClaimAction;
 use crate::tenants::claims::quarantine_duration;
 use crate::tenants::prefixes::release::next_action;
-use crate::tenants::quarantine::{Clocks, QuarantineObserver};
+use crate::tenants::quarantine::QuarantineObserver;
 
 impl TenantContext {
     /// Executes all actions that are due. Returns the time at which the next action is due.
