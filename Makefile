@@ -65,28 +65,29 @@ crds:  ## generate deploy/crds from the Rust types
 samples:  ## update the samples of the README, docs/checks.md, docs/preflight.md and the command-line references
 	BERTH_UPDATE=1 $(CARGO) test --locked -p berth-agent -p berth-controller --test readme --test cli
 
+# Runs a benchmark with these arguments. It exits with 1 if it misses a goal, which its result states: the next benchmarks run
+# nevertheless.
+benchmark = target/dist/berth-benches $(1) --results $(RESULTS) || [ $$? -eq 1 ]
+
 bench:  ## measure report compared with lstopo; the idle daemon, and tenant networks compared with ip and bridge, on emulated hosts; 500 agents with an API server; VM arrivals replayed on NUMA hosts, the assignment engine, a plan of 20,000 VMs, 1,000 tenants with 10,000 machines, labels of hosts on the Nodes of 500 tenants, the scheduler extender with 5,000 hosts, DHCP answers and memory of the agent with 1,000 guests compared with dnsmasq, 1,000,000 claims of addresses, and the probes of a trunk with 4,000 VLANs compared with fping
 	./tests/setup.sh $(HOST_PROGRAMS) dnsmasq=dnsmasq-base fping=fping unshare=util-linux
 	./benches/tree.sh $(BENCH_TREE)
 	$(CARGO) build --locked --profile dist-agent -p berth-agent
 	$(CARGO) build --locked --profile dist -p berth-controller -p berth-benches
-	@# A benchmark exits with 1 if it misses a goal, which its result states. The next benchmarks run nevertheless.
-	target/dist/berth-benches report \
-	  --agent target/dist-agent/berth-agent --root $(BENCH_TREE) --results $(RESULTS) || [ $$? -eq 1 ]
-	target/dist/berth-benches idle \
-	  --agent target/dist-agent/berth-agent --tree $(BENCH_TREE) --results $(RESULTS) || [ $$? -eq 1 ]
-	target/dist/berth-benches links --agent target/dist-agent/berth-agent --results $(RESULTS) || [ $$? -eq 1 ]
-	target/dist/berth-benches agents --agent target/dist-agent/berth-agent --results $(RESULTS) || [ $$? -eq 1 ]
-	target/dist/berth-benches trace --results $(RESULTS) || [ $$? -eq 1 ]
-	target/dist/berth-benches engine --results $(RESULTS) || [ $$? -eq 1 ]
-	target/dist/berth-benches plan --controller target/dist/berth-controller --results $(RESULTS) || [ $$? -eq 1 ]
-	target/dist/berth-benches tenants --controller target/dist/berth-controller --results $(RESULTS) || [ $$? -eq 1 ]
-	target/dist/berth-benches tenant-access --controller target/dist/berth-controller --results $(RESULTS) || [ $$? -eq 1 ]
-	target/dist/berth-benches extender --controller target/dist/berth-controller --results $(RESULTS) || [ $$? -eq 1 ]
-	target/dist/berth-benches dhcp --agent target/dist-agent/berth-agent --results $(RESULTS) || [ $$? -eq 1 ]
-	target/dist/berth-benches lease-memory --agent target/dist-agent/berth-agent --results $(RESULTS) || [ $$? -eq 1 ]
-	target/dist/berth-benches claims --results $(RESULTS) || [ $$? -eq 1 ]
-	target/dist/berth-benches trunk --results $(RESULTS) || [ $$? -eq 1 ]
+	$(call benchmark,report --agent target/dist-agent/berth-agent --root $(BENCH_TREE))
+	$(call benchmark,idle --agent target/dist-agent/berth-agent --tree $(BENCH_TREE))
+	$(call benchmark,links --agent target/dist-agent/berth-agent)
+	$(call benchmark,agents --agent target/dist-agent/berth-agent)
+	$(call benchmark,trace)
+	$(call benchmark,engine)
+	$(call benchmark,plan --controller target/dist/berth-controller)
+	$(call benchmark,tenants --controller target/dist/berth-controller)
+	$(call benchmark,tenant-access --controller target/dist/berth-controller)
+	$(call benchmark,extender --controller target/dist/berth-controller)
+	$(call benchmark,dhcp --agent target/dist-agent/berth-agent)
+	$(call benchmark,lease-memory --agent target/dist-agent/berth-agent)
+	$(call benchmark,claims)
+	$(call benchmark,trunk)
 	target/dist/berth-benches summary --results $(RESULTS) --output docs/benchmarks.md
 
 fuzz:  ## fuzz every parser for FUZZ_SECONDS; writes a result to docs/results
