@@ -86,6 +86,8 @@ pub struct TenantParts {
     pub mtu: Option<u32>,
     /// `namespace/name` of the NetworkAttachmentDefinition.
     pub attachment: Option<String>,
+    /// Other tenants whose networks can be attached to the tenant's machines.
+    pub additional_networks: Vec<String>,
     /// Result of the comparison of the tenant's name servers with the addresses of NodeLocal DNSCache; `None` if the
     /// infra cluster has no NodeLocal DNSCache. It does not affect the condition `Ready`, because machines may have
     /// other name servers.
@@ -114,6 +116,7 @@ impl TenantParts {
             id,
             mtu: None,
             attachment: None,
+            additional_networks: Vec::new(),
             node_local_dns: None,
             pod_mtu: None,
         }
@@ -199,6 +202,7 @@ pub fn desired_status(
         vni,
         mtu: parts.mtu,
         network_attachment_definition: parts.attachment.clone(),
+        additional_networks: parts.additional_networks.clone(),
         prefixes: parts.prefixes.clone(),
         addresses: parts.address_counts.clone(),
         hosts: tenant.spec.network.is_some().then(|| parts.hosts.clone()),
@@ -363,6 +367,7 @@ mod tests {
             id: Some(NetworkId::Vlan(120.try_into().unwrap())),
             mtu: Some(1500),
             attachment: Some("cluster-abc/tenant-abc".to_owned()),
+            additional_networks: Vec::new(),
             node_local_dns: None,
             pod_mtu: None,
         }

@@ -103,6 +103,69 @@ fn further_networks_are_attached() {
     assert_eq!(render(&fields, &tenant_and_infra_config()).unwrap().machine, rendered.machine);
 }
 
+/// Returns TenantCluster `cluster-name`, which lists the network of `storage`, with this spec of TenantCluster `storage`.
+fn tenants_with_a_second_network(storage: &Value, permitted: &Value) -> [Value; 3] {
+    let [mut tenant, mut config] = tenant_and_infra_config();
+    tenant["spec"]["network"]["additional"] = json!(["storage/ceph", "storage"]);
+    config["spec"]["additionalNetworks"] = permitted.clone();
+    let storage = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster",
+        "metadata": {"name": "storage"}, "spec": storage});
+    [tenant, config, storage]
+}
+
+#[test]
+fn networks_of_other_tenants_are_attached() {
+    let network = json!({"network": {"name": "tenant-trunk", "binding": "Macvtap", "ipv4": {"cidr": "10.1.0.0/24"}}});
+    let objects = tenants_with_a_second_network(&network, &json!(["storage"]));
+    let provider = {
+        let mut provider = base_provider_spec();
+        let networks = json!([{"name": "storage"}]);
+        set_value(&mut provider, "/cloudProviderSpec/additionalNetworks", networks);
+        provider
+    };
+    let mut deployment = machine_deployment(&provider);
+    set_value(
+        &mut deployment,
+        "/metadata/annotations",
+        json!({"berth.dev/tenant": "cluster-name"}),
+    );
+    let interfaces = vec![interface_config("tenant"), interface_config("additional-1")];
+    let options = RenderOptions { interfaces, ..render_options("vm") };
+    let rendered = render_with_options(&deployment, &objects, options).unwrap();
+    // The definition is in the namespace of the machine.
+    let definition = "cluster-cluster-name/network-storage";
+    assert_eq!(
+        spec_of(&rendered)["networks"][2],
+        json!({"name": "additional-1", "multus": {"networkName": definition}})
+    );
+    assert_eq!(
+        spec_of(&rendered)["domain"]["devices"]["interfaces"][2],
+        json!({"name": "additional-1", "binding": {"name": "macvtap"}, "macAddress": "02:10:20:30:40:50"})
+    );
+    assert_eq!(rendered.attached_tenants, [("additional-1".to_owned(), "storage".to_owned())]);
+    assert_eq!(rendered.interfaces, [interface_config("tenant"), interface_config("additional-1")]);
+}
+
+#[test]
+fn networks_of_other_tenants_must_be_permitted() {
+    let network = || json!({"network": {"name": "tenant-trunk"}});
+    for (entry, storage, permitted, words) in [
+        (json!({"name": "storage"}), network(), json!([]), "add it to InfraConfig's"),
+        (json!({"name": "storage"}), json!({}), json!(["storage"]), "without spec.network"),
+        (json!({"name": "other"}), network(), json!(["other"]), "or the name of a TenantCluster"),
+        (
+            json!({"name": "storage", "binding": "Bridge"}),
+            network(),
+            json!(["storage"]),
+            "the TenantCluster of the network determines it",
+        ),
+    ] {
+        let objects = tenants_with_a_second_network(&storage, &permitted);
+        let problems = render(&[("additionalNetworks", json!([entry]))], &objects).unwrap_err();
+        assert!(problems.contains(words), "{problems}");
+    }
+}
+
 /// The controller reports these warnings in the condition TemplateHonored.
 #[test]
 fn addresses_in_further_networks_are_reported() {

@@ -95,9 +95,10 @@ pub struct InfraConfigSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 31_536_000))]
     pub address_quarantine_seconds: Option<u32>,
-    /// NetworkAttachmentDefinitions that tenants may attach to their machines, as NAMESPACE/NAME.
+    /// Networks that tenants may attach to their machines: NAMESPACE/NAME of a NetworkAttachmentDefinition, or the name
+    /// of a TenantCluster with `spec.network`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 256), inner(length(min = 3, max = 317)))]
+    #[schemars(length(max = 256), inner(length(min = 1, max = 317)))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub additional_networks: Vec<String>,
     /// Namespace in which MetalLB reads its configuration. Default metallb-system.

@@ -86,6 +86,9 @@ pub const ADDRESSES_ANNOTATION: &str = "berth.dev/addresses";
 /// Annotation of a VirtualMachine: the IP addresses of its interface in the tenant's network when it was created,
 /// separated by commas. If a user deletes the AddressClaims, the controller recreates them from this annotation.
 pub const CLAIMED_ADDRESSES_ANNOTATION: &str = "berth.dev/claimed-addresses";
+/// Prefix of annotations of a VirtualMachine, followed by the name of an interface in the network of another tenant: the
+/// name of the other TenantCluster, a colon, and the IP addresses as in [`CLAIMED_ADDRESSES_ANNOTATION`].
+pub const ADDITIONAL_ADDRESSES_PREFIX: &str = "berth.dev/claimed-addresses-";
 /// Label of a VirtualMachine and of its pods: the role of the machine in the tenant's cluster, [`CONTROL_PLANE_ROLE`]
 /// or [`WORKER_ROLE`]. Other controllers (machine-controller, Cluster API Provider KubeVirt) also set this label.
 pub const ROLE_LABEL: &str = "cluster.x-k8s.io/role";

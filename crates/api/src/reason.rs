@@ -103,6 +103,7 @@ pub enum ConditionReason {
     LoadBalancerAddressesInUse,
     CloudControllerManagerUnavailable,
     BindingPluginMissing,
+    AdditionalNetworkNotReady,
     CrdMissing,
     NotOwned,
     ApplyFailed,

@@ -183,11 +183,12 @@ pub struct TenantNetwork {
     /// machines get their addresses only through cloud-init or Ignition. Default true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dhcp: Option<bool>,
-    /// Additional networks that MachineDeployments of the tenant may attach, as NAMESPACE/NAME of a
-    /// NetworkAttachmentDefinition. Each network must also be in InfraConfig's `additionalNetworks`, unless it is in
-    /// the tenant's own namespace.
+    /// Additional networks that MachineDeployments of the tenant may attach: NAMESPACE/NAME of a
+    /// NetworkAttachmentDefinition, or the name of another TenantCluster, whose `spec.network` is then attached with an
+    /// address from its pools. Each network must also be in InfraConfig's `additionalNetworks`, unless it is a
+    /// NetworkAttachmentDefinition in the tenant's own namespace.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 32), inner(length(min = 3, max = 317)))]
+    #[schemars(length(max = 32), inner(length(min = 1, max = 317)))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub additional: Vec<String>,
     /// Method that attaches VMs to the network. Default: Sriov for a host network with scenario SriovVf, else Bridge.
@@ -217,6 +218,11 @@ pub struct TenantNetwork {
 }
 
 impl TenantNetwork {
+    /// Returns the names of the other TenantClusters whose networks machines of the tenant may attach.
+    pub fn additional_tenants(&self) -> impl Iterator<Item = &str> {
+        self.additional.iter().map(String::as_str).filter(|name| !name.contains('/'))
+    }
+
     /// Returns true if the agents of the hosts answer the DHCP requests of the machines.
     #[must_use]
     pub fn is_served_by_agents(&self) -> bool {
@@ -345,6 +351,10 @@ pub struct TenantClusterStatus {
     /// NetworkAttachmentDefinition of the tenant's machines, as namespace/name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network_attachment_definition: Option<String>,
+    /// TenantClusters in `spec.network.additional` whose networks can be attached to the tenant's machines.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32), inner(length(max = 63)))]
+    pub additional_networks: Vec<String>,
     /// Prefixes that are allocated to the network from pools of InfraConfig (`fromPool`), at most one of each family.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 2))]
@@ -433,6 +443,19 @@ impl TenantCluster {
         format!("cluster-{id}")
     }
 
+    /// Returns the name of the NetworkAttachmentDefinition with which machines of other tenants are attached to the
+    /// network of the tenant `id`. It is in the namespace of the machines, because Multus refuses definitions of other
+    /// namespaces with `namespaceIsolation`.
+    #[must_use]
+    pub fn additional_definition_name(id: &str) -> String {
+        format!("network-{id}")
+    }
+
+    /// Returns the names of the other TenantClusters whose networks machines of the tenant may attach.
+    pub fn additional_tenants(&self) -> impl Iterator<Item = &str> {
+        self.spec.network.iter().flat_map(TenantNetwork::additional_tenants)
+    }
+
     /// Returns true if MachineDeployments of a namespace may refer to the tenant.
     #[must_use]
     pub fn accepts_namespace(&self, namespace: &str) -> bool {
@@ -446,5 +469,19 @@ impl TenantCluster {
     #[must_use]
     pub fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
         self.spec.node_selector.iter().all(|(key, value)| labels.get(key) == Some(value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn additional_networks_name_tenants_or_definitions() {
+        let additional = ["storage/ceph", "abc-storage"].map(str::to_owned).to_vec();
+        let network = TenantNetwork { additional, ..TenantNetwork::default() };
+        let spec = TenantClusterSpec { network: Some(network), ..TenantClusterSpec::default() };
+        let tenant = TenantCluster::new("abc", spec);
+        assert_eq!(tenant.additional_tenants().collect::<Vec<_>>(), ["abc-storage"]);
     }
 }

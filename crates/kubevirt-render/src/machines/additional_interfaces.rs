@@ -4,7 +4,7 @@
 use berth_api::{MacAddress, TenantCluster};
 
 use super::additional_networks::{
-    AdditionalNetwork, AdditionalNetworks, DEFAULT_NETWORK_FIELD, NETWORKS_FIELD,
+    AdditionalNetwork, AdditionalNetworks, DEFAULT_NETWORK_FIELD, NETWORKS_FIELD, NetworkSource,
 };
 use super::renderer::MachineRenderer;
 use crate::stable_hash::stable_hash;
@@ -50,7 +50,10 @@ pub(super) fn check_networks(machine: &MachineRenderer<'_>) {
 /// namespace may belong to another owner. Therefore the administrator of the infra cluster and the administrator of the
 /// tenant must both list it.
 fn refusal_message(machine: &MachineRenderer<'_>, network: &AdditionalNetwork) -> Option<String> {
-    let AdditionalNetwork { name, namespace, .. } = network;
+    let AdditionalNetwork { name, source } = network;
+    let NetworkSource::Definition { namespace, .. } = source else {
+        return tenant_refusal_message(machine, name);
+    };
     let Some(tenant) = machine.tenant else {
         return (*namespace != machine.namespace).then(|| {
             format!(
@@ -70,7 +73,45 @@ fn refusal_message(machine: &MachineRenderer<'_>, network: &AdditionalNetwork) -
             "is not a network of tenant {id}: add it to spec.network.additional of TenantCluster {id}"
         ));
     }
-    let is_permitted = machine.context.config.additional_networks.contains(name);
-    (!is_permitted)
+    not_permitted_message(machine, name)
+}
+
+/// Returns the reason why the machine must not use the network of the TenantCluster `name`; `None` if it may. Both
+/// administrators must list the TenantCluster too.
+fn tenant_refusal_message(machine: &MachineRenderer<'_>, name: &str) -> Option<String> {
+    let tenant = machine.tenant;
+    let id = tenant.and_then(|tenant| tenant.metadata.name.as_deref());
+    if !tenant.is_some_and(|tenant| tenant.additional_tenants().any(|listed| listed == name)) {
+        let lister = id.map_or_else(
+            || "the TenantCluster of the machine, which belongs to no tenant,".to_owned(),
+            |id| format!("TenantCluster {id}"),
+        );
+        return Some(format!(
+            "must be NAMESPACE/NAME of a NetworkAttachmentDefinition, or the name of a TenantCluster that \
+             spec.network.additional of {lister} lists"
+        ));
+    }
+    if id == Some(name) {
+        return Some(
+            "is the machine's own tenant, to whose network it is attached anyway".to_owned(),
+        );
+    }
+    if let Some(message) = not_permitted_message(machine, name) {
+        return Some(message);
+    }
+    match machine.context.tenants.get(name) {
+        Some(other) if other.spec.network.is_none() => {
+            Some("is a TenantCluster without spec.network".to_owned())
+        }
+        None if machine.context.is_exhaustive => {
+            Some("is not an existing TenantCluster".to_owned())
+        }
+        Some(_) | None => None,
+    }
+}
+
+fn not_permitted_message(machine: &MachineRenderer<'_>, name: &str) -> Option<String> {
+    let permitted = &machine.context.config.additional_networks;
+    (!permitted.iter().any(|one| one == name))
         .then(|| "is not permitted: add it to InfraConfig's spec.additionalNetworks".to_owned())
 }

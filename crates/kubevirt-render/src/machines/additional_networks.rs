@@ -10,6 +10,8 @@ pub(super) const NETWORKS_FIELD: &str = "additionalNetworks";
 pub(super) const DEFAULT_NETWORK_FIELD: &str = "attachDefaultNetwork";
 /// Fields that Berth does not support, but in which a user may expect to set addresses.
 const ADDRESS_FIELDS: [&str; 6] = ["address", "addresses", "cidr", "ipam", "ipv4", "ipv6"];
+/// Maximum length of the name of a TenantCluster, as in the CRD.
+const MAX_TENANT_NAME: usize = 55;
 /// Maximum number of additional networks of a machine.
 const MAX_NETWORKS: usize = 16;
 
@@ -24,10 +26,18 @@ pub(super) struct AdditionalNetworks {
 /// An additional network of a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct AdditionalNetwork {
-    /// Namespace and name of the NetworkAttachmentDefinition: NAMESPACE/NAME, as written in the field.
+    /// The name, as written in the field.
     pub(super) name: String,
-    pub(super) namespace: String,
-    pub(super) binding: NetworkBinding,
+    pub(super) source: NetworkSource,
+}
+
+/// Meaning of the name of an additional network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum NetworkSource {
+    /// NAMESPACE/NAME of a NetworkAttachmentDefinition.
+    Definition { namespace: String, binding: NetworkBinding },
+    /// Name of a TenantCluster, whose network determines the binding.
+    Tenant,
 }
 
 impl AdditionalNetworks {
@@ -58,25 +68,37 @@ impl AdditionalNetwork {
         if found.is_none() {
             fields.report_error("binding", &binding, "must be Bridge, Sriov or Macvtap");
         }
+        let is_tenant = is_object_name(&name, MAX_TENANT_NAME) && !name.contains('.');
+        if is_tenant && !binding.is_empty() {
+            let message = "must be absent: the TenantCluster of the network determines it";
+            fields.report_error("binding", &binding, message);
+        }
         let namespace = name.split_once('/').and_then(|(namespace, name)| {
             let is_name = is_object_name(name, 253) && is_object_name(namespace, 63);
             (is_name && !namespace.contains('.')).then(|| namespace.to_owned())
         });
-        if namespace.is_none() {
+        if namespace.is_none() && !is_tenant {
             fields.report_error(
                 "name",
                 &name,
-                "must be NAMESPACE/NAME of a NetworkAttachmentDefinition",
+                "must be NAMESPACE/NAME of a NetworkAttachmentDefinition, or the name of a TenantCluster",
             );
         }
         for field in ADDRESS_FIELDS {
             fields.skip_unsupported(
                 field,
-                ": Berth allocates no addresses in further networks; set the address in the user data, or use DHCP",
+                ": Berth allocates no addresses in further networks, except from the pools of a TenantCluster; set the \
+                 address in the user data, or use DHCP",
             );
         }
         fields.report_unknown_fields(&["name", "binding"]);
-        Some(Self { namespace: namespace?, name, binding: found?.1 })
+        let binding = found?.1;
+        let source = if is_tenant {
+            NetworkSource::Tenant
+        } else {
+            NetworkSource::Definition { namespace: namespace?, binding }
+        };
+        Some(Self { name, source })
     }
 }
 

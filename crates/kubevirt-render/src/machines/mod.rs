@@ -49,7 +49,7 @@ pub use deployment::{
 pub use disk_clone::{DiskClone, plan_image_clone};
 pub use interface_config::InterfaceConfig;
 pub use machine_namespace::{MachineNamespace, determine_machine_namespace, referenced_tenants};
-pub use network::{TENANT_INTERFACE, unmet_prerequisite};
+pub use network::{TENANT_INTERFACE, unmet_additional_network, unmet_prerequisite};
 pub use preload::preloaded_images;
 pub use references::{EntryReference, ReferenceResolver, ReferenceScope, ResolveError};
 pub use render::{RenderedMachine, render_machine};

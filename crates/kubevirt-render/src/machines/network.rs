@@ -1,10 +1,13 @@
 //! Networks of a machine: the pod network, through which a Service can expose the machine; the tenant's network, if the
 //! tenant has a network; and the additional networks of the providerSpec.
 
+use std::collections::BTreeMap;
+
 use berth_api::{NetworkBinding, TenantCluster};
 use serde_json::{Value, json};
 
 use super::additional_interfaces::{interface_mac, interface_name};
+use super::additional_networks::{AdditionalNetwork, NetworkSource};
 use super::interface_config::InterfaceConfig;
 use super::renderer::MachineRenderer;
 
@@ -30,9 +33,41 @@ pub(super) fn render_networks(machine: &MachineRenderer<'_>) -> Vec<Value> {
     }
     for (index, network) in machine.provider.additional_networks.networks.iter().enumerate() {
         let name = interface_name(index);
-        networks.push(json!({"name": name, "multus": {"networkName": network.name}}));
+        let definition = definition_of(machine, network);
+        networks.push(json!({"name": name, "multus": {"networkName": definition}}));
     }
     networks
+}
+
+/// Returns namespace and name of the NetworkAttachmentDefinition of an additional network.
+fn definition_of(machine: &MachineRenderer<'_>, network: &AdditionalNetwork) -> String {
+    match (&network.source, machine.tenant) {
+        (NetworkSource::Tenant, Some(tenant)) => {
+            let namespace = TenantCluster::namespace_of(tenant_id(tenant));
+            format!("{namespace}/{}", TenantCluster::additional_definition_name(&network.name))
+        }
+        (NetworkSource::Tenant, None) | (NetworkSource::Definition { .. }, _) => {
+            network.name.clone()
+        }
+    }
+}
+
+/// Returns the binding of machines to an additional network.
+fn binding_of(machine: &MachineRenderer<'_>, network: &AdditionalNetwork) -> NetworkBinding {
+    match &network.source {
+        NetworkSource::Definition { binding, .. } => *binding,
+        NetworkSource::Tenant => {
+            let tenant = machine.context.tenants.get(&network.name);
+            tenant.and_then(network_binding).unwrap_or(NetworkBinding::Bridge)
+        }
+    }
+}
+
+/// Returns the interfaces of a machine in networks of other tenants, each with the name of the other tenant.
+pub(super) fn attached_tenants(machine: &MachineRenderer<'_>) -> Vec<(String, String)> {
+    let networks = machine.provider.additional_networks.networks.iter().enumerate();
+    let of_tenants = networks.filter(|(_, network)| network.source == NetworkSource::Tenant);
+    of_tenants.map(|(index, network)| (interface_name(index), network.name.clone())).collect()
 }
 
 /// Returns `spec.template.spec.domain.devices.interfaces`.
@@ -45,7 +80,7 @@ pub(super) fn render_interfaces(machine: &MachineRenderer<'_>) -> Vec<Value> {
         interfaces.push(render_interface(TENANT_INTERFACE, binding));
     }
     for (index, network) in machine.provider.additional_networks.networks.iter().enumerate() {
-        interfaces.push(render_interface(&interface_name(index), network.binding));
+        interfaces.push(render_interface(&interface_name(index), binding_of(machine, network)));
     }
     let guest_interfaces = guest_interfaces(machine);
     for interface in &mut interfaces {
@@ -70,7 +105,8 @@ pub(super) fn has_pod_network(machine: &MachineRenderer<'_>) -> bool {
 }
 
 /// Returns the configuration of the interfaces whose Ethernet address is known. For an interface in an additional
-/// network, only the Ethernet address is set, because Berth allocates no addresses in additional networks.
+/// network, only the Ethernet address is set, unless it is the network of a tenant with address pools: Berth allocates
+/// no addresses in other additional networks.
 pub(super) fn guest_interfaces(machine: &MachineRenderer<'_>) -> Vec<InterfaceConfig> {
     let given =
         |name: &str| machine.options.interfaces.iter().find(|one| one.name == name).cloned();
@@ -116,13 +152,44 @@ pub fn unmet_prerequisite(tenant: &TenantCluster) -> Option<String> {
     Some(format!("the NetworkAttachmentDefinition of TenantCluster {id}{reason}"))
 }
 
-/// Returns the tenant and the binding of machines to the tenant's network; `None` if the tenant has no network. If the
-/// TenantCluster sets no binding, the binding follows from the name of the tenant's NetworkAttachmentDefinition, which
-/// depends on the scenario of the host network. Until the NetworkAttachmentDefinition exists, the binding is a bridge.
+/// Returns what the creation of machines of a tenant with an interface in the network of the tenant `other` must wait
+/// for; `None` if they can be created. `tenants` contains both.
+#[must_use]
+pub fn unmet_additional_network(
+    tenant: &TenantCluster,
+    other: &str,
+    tenants: &BTreeMap<String, TenantCluster>,
+) -> Option<String> {
+    let Some(other_tenant) = tenants.get(other) else {
+        return Some(format!("TenantCluster {other}, which does not exist"));
+    };
+    if other_tenant.metadata.deletion_timestamp.is_some() {
+        return Some(format!("TenantCluster {other}, which is being deleted"));
+    }
+    let status = tenant.status.as_ref();
+    let is_applied =
+        status.is_some_and(|status| status.additional_networks.iter().any(|one| one == other));
+    let missing = || {
+        let id = tenant_id(tenant);
+        format!(
+            "the network of TenantCluster {other}, which status.additionalNetworks of TenantCluster {id} lacks"
+        )
+    };
+    unmet_prerequisite(other_tenant).or_else(|| (!is_applied).then(missing))
+}
+
+/// Returns the tenant and the binding of machines to the tenant's network; `None` if the tenant has no network.
 fn tenant_binding<'a>(
     machine: &MachineRenderer<'a>,
 ) -> Option<(&'a TenantCluster, NetworkBinding)> {
     let tenant = machine.tenant?;
+    Some((tenant, network_binding(tenant)?))
+}
+
+/// Returns the binding of machines to the network of a tenant; `None` if the tenant has no network. If the
+/// TenantCluster sets no binding, the binding follows from the name of the tenant's NetworkAttachmentDefinition, which
+/// depends on the scenario of the host network. Until the NetworkAttachmentDefinition exists, the binding is a bridge.
+fn network_binding(tenant: &TenantCluster) -> Option<NetworkBinding> {
     let network = tenant.spec.network.as_ref()?;
     let applied =
         tenant.status.as_ref().and_then(|status| status.network_attachment_definition.as_deref());
@@ -131,5 +198,5 @@ fn tenant_binding<'a>(
     let in_use = all
         .into_iter()
         .find(|binding| Some(binding.definition_name(tenant_id(tenant)).as_str()) == applied);
-    Some((tenant, network.binding.or(in_use).unwrap_or(NetworkBinding::Bridge)))
+    Some(network.binding.or(in_use).unwrap_or(NetworkBinding::Bridge))
 }

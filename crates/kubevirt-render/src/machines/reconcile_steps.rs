@@ -57,6 +57,38 @@ pub struct ExistingVm {
     /// Ethernet address of the interface in the tenant's network; `None` unless Berth allocates addresses in this
     /// network.
     pub tenant_mac: Option<MacAddress>,
+    /// Interfaces with allocated addresses in networks of other tenants.
+    pub attached: Vec<AttachedInterface>,
+}
+
+/// Interface of a machine in the network of another tenant, with addresses that Berth allocated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AttachedInterface {
+    /// Name of the interface in the VirtualMachine.
+    pub name: String,
+    /// Name of the other TenantCluster.
+    pub tenant: String,
+    /// Addresses as in the annotation, separated by commas.
+    pub recorded: String,
+    /// Ethernet address of the interface.
+    pub mac: MacAddress,
+}
+
+/// Reads the interfaces of a VirtualMachine in networks of other tenants, from the annotations in which Berth recorded
+/// their addresses. A user may have changed the annotations, so entries of another form are ignored.
+fn attached_interfaces(
+    annotations: &BTreeMap<String, String>,
+    interfaces: &[Value],
+) -> Vec<AttachedInterface> {
+    let attached = |(key, value): (&String, &String)| {
+        let name = key.strip_prefix(names::ADDITIONAL_ADDRESSES_PREFIX)?;
+        let (tenant, recorded) = value.split_once(':')?;
+        let interface = interfaces.iter().find(|one| one["name"] == name)?;
+        let mac = interface["macAddress"].as_str()?.parse().ok()?;
+        let (name, tenant, recorded) = (name.to_owned(), tenant.to_owned(), recorded.to_owned());
+        Some(AttachedInterface { name, tenant, recorded, mac })
+    };
+    annotations.iter().filter_map(attached).collect()
 }
 
 /// Identity of a MachineDeployment as the owner of VirtualMachines.
@@ -121,9 +153,11 @@ impl ExistingVm {
             conditions.find(|condition| condition["type"] == "Ready").cloned()
         };
         let interfaces = vm.pointer("/spec/template/spec/domain/devices/interfaces");
-        let mut interfaces = interfaces.and_then(Value::as_array).into_iter().flatten();
-        let tenant_interface = interfaces.find(|one| one["name"] == TENANT_INTERFACE);
+        let interfaces =
+            interfaces.and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+        let tenant_interface = interfaces.iter().find(|one| one["name"] == TENANT_INTERFACE);
         let tenant_mac = tenant_interface.and_then(|one| one["macAddress"].as_str()?.parse().ok());
+        let annotations = map("/metadata/annotations");
         let ready = instance.and_then(ready_condition).filter(|ready| ready["status"] == "True");
         let ready_since = ready.filter(|_| phase == "Running").map(|ready| {
             let since = parse_timestamp(&text(&ready, "/lastTransitionTime"));
@@ -135,7 +169,8 @@ impl ExistingVm {
             name: text(vm, "/metadata/name"),
             uid: text(vm, "/metadata/uid"),
             labels: map("/metadata/labels"),
-            annotations: map("/metadata/annotations"),
+            attached: attached_interfaces(&annotations, interfaces),
+            annotations,
             controller_uid: controller.map(|owner| text(owner, "/uid")),
             creation_time: parse_timestamp(&text(vm, "/metadata/creationTimestamp")).unwrap_or(0),
             is_deleting: vm.pointer("/metadata/deletionTimestamp").is_some(),
@@ -446,6 +481,30 @@ mod tests {
             let mac = ExistingVm::from_objects(&object, None).tenant_mac;
             assert_eq!(mac, expected.map(MacAddress));
         }
+    }
+
+    #[test]
+    fn interfaces_in_networks_of_other_tenants_are_recorded() {
+        let annotation = |name: &str| format!("{}{name}", names::ADDITIONAL_ADDRESSES_PREFIX);
+        let object = json!({
+            "metadata": {"annotations": {
+                annotation("additional-1"): "abc-storage:10.1.0.7,fd00::7",
+                annotation("additional-2"): "abc-storage:10.1.0.8",
+                annotation("additional-3"): "10.1.0.9",
+                names::CLAIMED_ADDRESSES_ANNOTATION: "10.0.0.7",
+            }},
+            "spec": {"template": {"spec": {"domain": {"devices": {"interfaces": [
+                {"name": "additional-1", "macAddress": "02:00:00:00:00:02"},
+                {"name": "additional-3", "macAddress": "02:00:00:00:00:03"},
+            ]}}}}},
+        });
+        let expected = AttachedInterface {
+            name: "additional-1".to_owned(),
+            tenant: "abc-storage".to_owned(),
+            recorded: "10.1.0.7,fd00::7".to_owned(),
+            mac: MacAddress([2, 0, 0, 0, 0, 2]),
+        };
+        assert_eq!(ExistingVm::from_objects(&object, None).attached, [expected]);
     }
 
     #[test]

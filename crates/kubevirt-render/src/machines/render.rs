@@ -34,6 +34,8 @@ pub struct RenderedMachine {
     /// Interfaces whose Ethernet address is known, for the configuration of the guest. An interface to which Berth
     /// allocates no addresses gets its addresses by DHCP.
     pub interfaces: Vec<InterfaceConfig>,
+    /// Interfaces in networks of other tenants, each with the name of the other tenant.
+    pub attached_tenants: Vec<(String, String)>,
     /// True if the first interface is in the pod network.
     pub has_pod_network: bool,
     /// Golden images of which the disks are clones. They must exist before the machine is created.
@@ -99,6 +101,7 @@ pub fn render_machine(
     renderer.check_host_devices();
     let (machine, DataVolumes { golden_images, clones, .. }) = renderer.render_vm();
     let interfaces = network::guest_interfaces(&renderer);
+    let attached_tenants = network::attached_tenants(&renderer);
     let has_pod_network = network::has_pod_network(&renderer);
     let MachineRenderer { name, namespace, .. } = renderer;
     let has_secrets = reporter.has_secrets.get();
@@ -115,6 +118,7 @@ pub fn render_machine(
         ssh_public_keys,
         operating_system,
         interfaces,
+        attached_tenants,
         has_pod_network,
         golden_images,
         clones,

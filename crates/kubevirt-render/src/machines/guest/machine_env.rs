@@ -10,9 +10,10 @@ pub(super) const PATH: &str = "/etc/berth/machine.env";
 
 /// Returns the file. All variables are set, so that scripts can use `set -u`; a variable without a value is empty.
 pub(super) fn machine_env(machine: &GuestMachine<'_>) -> GuestFile {
-    let addresses =
-        || machine.interfaces.iter().flat_map(|one| &one.addresses).map(|net| net.addr());
-    let gateways = || machine.interfaces.iter().flat_map(|one| &one.gateways).copied();
+    // The addresses of further interfaces are in networks of other tenants.
+    let first = machine.interfaces.iter().find(|one| !one.addresses.is_empty());
+    let addresses = || first.into_iter().flat_map(|one| &one.addresses).map(|net| net.addr());
+    let gateways = || first.into_iter().flat_map(|one| &one.gateways).copied();
     let text = |address: Option<IpAddr>| address.map(|one| one.to_string()).unwrap_or_default();
     let variables = [
         ("BERTH_TENANT", machine.tenant.to_owned()),
