@@ -18,7 +18,9 @@ use crate::tenants::fault::Fault;
 use crate::tenants::hosts::TenantHostState;
 use crate::tenants::network::resolve_host_network;
 use crate::tenants::network_id::NetworkId;
-use crate::tenants::objects::attachment::{TenantCount, network_attachment_definition};
+use crate::tenants::objects::attachment::{
+    TenantCount, additional_attachment, network_attachment_definition,
+};
 use crate::tenants::objects::{DesiredObject, instancetype_objects};
 use berth_api::Problem;
 
@@ -38,6 +40,7 @@ impl Fleet {
         }
         let mut claims = std::mem::take(&mut self.claims);
         let tenants: Vec<TenantCluster> = self.render_context.tenants.values().cloned().collect();
+        let mut definitions: BTreeMap<String, DesiredObject> = BTreeMap::new();
         for mut tenant in tenants {
             let name = tenant.name_any();
             for instancetype in instancetype_objects(&name) {
@@ -84,6 +87,7 @@ impl Fleet {
                     status.network_attachment_definition =
                         Some(format!("{}/{}", planned.namespace, definition.name()));
                     self.add_desired_object(&definition);
+                    definitions.insert(name.clone(), definition);
                 }
                 Err(fault) => {
                     let message = format!("{}; the tenant would have no network", fault.message);
@@ -102,6 +106,23 @@ impl Fleet {
             self.tenants.push(planned);
         }
         self.claims = claims;
+        self.add_additional_definitions(&definitions);
+    }
+
+    /// Adds the definitions with which machines are attached to the networks of other tenants. `definitions` has the
+    /// definition of each tenant's own network.
+    fn add_additional_definitions(&mut self, definitions: &BTreeMap<String, DesiredObject>) {
+        let mut additional = Vec::new();
+        for (name, tenant) in &self.render_context.tenants {
+            let others = tenant.additional_tenants();
+            additional.extend(others.filter_map(|other| {
+                let definition = definitions.get(other)?.clone();
+                Some(additional_attachment(name, other, definition))
+            }));
+        }
+        for definition in &additional {
+            self.add_desired_object(definition);
+        }
     }
 
     fn plan_network(

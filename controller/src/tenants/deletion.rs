@@ -53,6 +53,8 @@ pub struct DeletionState<'a> {
     pub namespace: NamespaceState,
     /// Machines in the tenant's namespace.
     pub machines: &'a [MachineObject],
+    /// Machines of other tenants that have addresses in the tenant's network, as namespace/name.
+    pub attached_machines: &'a [String],
     /// Claims of the tenant that are not in quarantine: the name of each claim, and its VLAN or VNI.
     pub claims: &'a [(String, NetworkId)],
     /// Number of objects in the tenant's namespace that Berth created.
@@ -119,6 +121,14 @@ pub fn next_step(state: DeletionState<'_>) -> DeletionStep {
     let step = |action, reason, message: String| DeletionStep { action, reason, message };
     if let Some(machines) = machine_step(state) {
         return machines;
+    }
+    if !state.attached_machines.is_empty() {
+        let message = format!(
+            "waiting until the machines of other tenants in the tenant's network are deleted: {}; remove the network from \
+             their MachineDeployments",
+            join_names_limited(state.attached_machines)
+        );
+        return step(DeletionAction::Wait, ConditionReason::DeletingMachines, message);
     }
     let status = state.tenant.status.clone().unwrap_or_default();
     if status.vlan.is_some() || status.vni.is_some() {

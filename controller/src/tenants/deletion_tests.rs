@@ -51,6 +51,7 @@ fn deletion_state<'a>(tenant: &'a TenantCluster, namespace: NamespaceState) -> D
         tenant,
         namespace,
         machines: &[],
+        attached_machines: &[],
         claims: &[],
         object_count: 0,
         hosts: &[],
@@ -85,6 +86,21 @@ fn machines_are_deleted_first_and_foreign_machines_stay() {
         (step.action, step.reason),
         (DeletionAction::Wait, ConditionReason::DeletingMachines)
     );
+}
+
+#[test]
+fn the_network_stays_while_machines_of_other_tenants_use_it() {
+    let tenant = tenant(Some(120));
+    let attached = ["cluster-shop/web-1".to_owned()];
+    let step = next_step(DeletionState {
+        attached_machines: &attached,
+        ..deletion_state(&tenant, NamespaceState::Owned)
+    });
+    assert_eq!(
+        (step.action, step.reason),
+        (DeletionAction::Wait, ConditionReason::DeletingMachines)
+    );
+    assert!(step.message.contains("are deleted: cluster-shop/web-1; remove"), "{step:?}");
 }
 
 #[test]

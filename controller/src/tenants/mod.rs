@@ -11,6 +11,7 @@
 //! AddressClaims, VirtualMachineInstances ──► lease_index ──► host_leases
 //! ```
 
+pub mod additional_networks;
 pub mod addresses;
 pub mod affected_tenants;
 pub mod binding_plugins;

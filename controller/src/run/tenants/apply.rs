@@ -9,6 +9,7 @@ use super::build::{DesiredAttachment, DesiredObjects};
 use super::context::TenantContext;
 use super::error::Error;
 use super::read::ObservedState;
+use crate::tenants::additional_networks::AdditionalDefinitions;
 use crate::tenants::deletion::NamespaceState;
 use crate::tenants::fault::Fault;
 use crate::tenants::objects::policies::RenderedPolicies;
@@ -32,7 +33,9 @@ impl TenantContext {
             Some(DesiredAttachment { object: Ok(object), message }) => {
                 let namespace = TenantCluster::namespace_of(&name);
                 parts.attachment = Some(format!("{namespace}/{}", object.name()));
-                parts.network = self.apply_attachment(&name, object, message, may_adopt).await;
+                let additional = &desired.additional;
+                parts.network =
+                    self.apply_attachment(&name, object, message, additional, may_adopt).await;
             }
             Some(DesiredAttachment { object: Err(fault), .. }) => parts.network = Err(fault),
             None if tenant.spec.network.is_none() => {
@@ -43,6 +46,7 @@ impl TenantContext {
             }
             None => {}
         }
+        self.apply_additional(desired.additional, may_adopt, parts).await;
         // If the Secret with the kubeconfig could not be read, the reconcile fails here, and is retried.
         let kubeconfig = observed.api_server?.err();
         let (policies, note) = (desired.policies, desired.policies_note);
@@ -57,11 +61,36 @@ impl TenantContext {
         tenant: &str,
         object: DesiredObject,
         message: String,
+        additional: &AdditionalDefinitions,
         may_adopt: bool,
     ) -> PartResult {
         self.apply_object(object.clone(), may_adopt).await?;
-        self.delete_undesired(ObjectKind::NetworkAttachmentDefinition, tenant, &[&object]).await?;
+        let is_undesired = |_: &str, name: &str| name != object.name() && !additional.keeps(name);
+        self.delete_owned(ObjectKind::NetworkAttachmentDefinition, tenant, is_undesired).await?;
         Ok(ReadyPart::ready(message))
+    }
+
+    /// Applies the definitions for the networks of other tenants. Their faults do not affect machines in other networks,
+    /// so the definition of the tenant's own network is applied regardless of them.
+    async fn apply_additional(
+        &self,
+        additional: AdditionalDefinitions,
+        may_adopt: bool,
+        parts: &mut TenantParts,
+    ) {
+        let mut faults: Vec<Fault> = parts.network.as_ref().err().cloned().into_iter().collect();
+        faults.extend(additional.faults);
+        for (other, object) in additional.objects {
+            match self.apply_object(object, may_adopt).await {
+                Ok(()) => parts.additional_networks.push(other),
+                Err(fault) => faults.push(fault),
+            }
+        }
+        if let Ok(ready) = parts.network.clone() {
+            parts.network = join_faults(&faults, ready);
+        } else {
+            parts.network = join_faults(&faults, ReadyPart::ready(String::new()));
+        }
     }
 
     async fn apply_policies(

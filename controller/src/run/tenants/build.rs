@@ -7,6 +7,7 @@ use kube::ResourceExt as _;
 
 use super::claims::ClaimedId;
 use super::read::ObservedState;
+use crate::tenants::additional_networks::{AdditionalDefinitions, AdditionalInput};
 use crate::tenants::exposure::{DesiredExposure, ExposureInput, plan_exposure};
 use crate::tenants::fault::Fault;
 use crate::tenants::kubeconfig::ApiServerHost;
@@ -29,6 +30,8 @@ pub(super) struct BuildInput<'a, T: Fn(&str) -> TenantCount> {
 pub(super) struct DesiredObjects {
     /// The NetworkAttachmentDefinition, if the tenant has a network and a VLAN or VNI.
     pub(super) attachment: Option<DesiredAttachment>,
+    /// NetworkAttachmentDefinitions for the networks of other tenants.
+    pub(super) additional: AdditionalDefinitions,
     pub(super) policies: RenderedPolicies,
     /// Note that is appended to the message of the condition about the NetworkPolicies.
     pub(super) policies_note: Option<String>,
@@ -64,6 +67,14 @@ pub(super) fn build_objects<T: Fn(&str) -> TenantCount>(
         }
         _ => None,
     };
+    let additional_input = AdditionalInput {
+        tenant,
+        tenants: &observed.tenants,
+        config: &observed.config,
+        hosts: &observed.hosts,
+        binding_plugins: &observed.binding_plugins,
+    };
+    let additional = AdditionalDefinitions::new(additional_input, &tenants);
     let server = observed.api_server.as_ref().ok().and_then(|read| read.as_ref().ok());
     let (api_server, policies_note) = api_server_address(server.and_then(Option::as_ref));
     let policies = policies::render_policies(policies::PolicyInput {
@@ -83,7 +94,7 @@ pub(super) fn build_objects<T: Fn(&str) -> TenantCount>(
         pool_use: &observed.pool_use,
     });
     let objects = [csi_access_objects(&name), instancetype_objects(&name)].concat();
-    DesiredObjects { attachment, policies, policies_note, objects, exposure }
+    DesiredObjects { attachment, additional, policies, policies_note, objects, exposure }
 }
 
 /// Returns the address of a tenant's API server, for the NetworkPolicies of the tenant. Returns a note instead if the

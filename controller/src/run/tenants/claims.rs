@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use berth_api::{InfraConfigSpec, TenantCluster, VlanClaim, VlanClaimSpec};
 use kube::ResourceExt as _;
-use kube::api::{Api, DeleteParams, Patch, Preconditions};
+use kube::api::{Api, DeleteParams, DynamicObject, Patch, Preconditions};
 use serde_json::{Value, json};
 
 use super::context::TenantContext;
 use super::error::{Error, none_if_not_found, with_request};
-use crate::managed_by::tenant_labels;
+use crate::managed_by::{is_created_by_berth, tenant_labels};
 use crate::run::api_requests::{patch_params, post_params};
 use crate::tenants::claims::{self, IdChoice, IdRequest, choose_id};
 use crate::tenants::fault::Fault;
@@ -293,7 +293,12 @@ impl TenantContext {
     ) -> BTreeMap<NetworkId, String> {
         let kind = crate::tenants::objects::ObjectKind::NetworkAttachmentDefinition;
         let all = self.stores.store_of_kind(kind).map(OptionalInformer::all).unwrap_or_default();
-        let attachments = all.iter().map(|object| AttachmentFields {
+        // Machines of other tenants use this tenant's network by a definition in their namespaces.
+        let own = TenantCluster::additional_definition_name(&tenant.name_any());
+        let is_foreign = |object: &&Arc<DynamicObject>| {
+            object.name_any() != own || !is_created_by_berth(object.labels())
+        };
+        let attachments = all.iter().filter(is_foreign).map(|object| AttachmentFields {
             namespace: object.metadata.namespace.as_deref().unwrap_or_default(),
             name: object.metadata.name.as_deref().unwrap_or_default(),
             resource: object.annotations().get(RESOURCE_NAME).map(String::as_str),

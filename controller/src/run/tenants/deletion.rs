@@ -1,9 +1,10 @@
 //! Finalizes a tenant that is being deleted: takes those steps of [`crate::tenants::deletion`] that are possible now.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use berth_api::TenantCluster;
 use berth_api::names::FINALIZER;
+use berth_api::{AddressClaim, TenantCluster};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, ListParams, Preconditions};
@@ -16,6 +17,7 @@ use crate::managed_by::is_created_by_berth;
 use crate::tenants::deletion::{
     DeletionAction, DeletionState, MachineObject, NamespaceState, next_step, parse_lenient,
 };
+use crate::tenants::host_leases::is_active;
 use crate::tenants::network_id::NetworkId;
 use crate::tenants::objects::ObjectKind;
 use crate::tenants::status;
@@ -62,6 +64,7 @@ pub(super) async fn finalize(
             tenant: &tenant,
             namespace: namespace_state,
             machines: &machines,
+            attached_machines: &context.attached_machines(&name),
             claims: &claims,
             object_count: objects,
             hosts: &context.stores.hosts(),
@@ -126,6 +129,21 @@ impl TenantContext {
         )?;
         let object = object.and_then(|object| serde_json::to_value(object).ok());
         Ok(object.as_ref().and_then(parse_lenient))
+    }
+
+    /// Returns the machines in other namespaces that have addresses in a tenant's network, as namespace/name.
+    fn attached_machines(&self, tenant: &str) -> Vec<String> {
+        let network = TenantCluster::namespace_of(tenant);
+        let attached = self.stores.shared_informers.addresses.read(&network, |claims| {
+            // An administrator may have created a claim for a machine that does not exist.
+            let is_held =
+                |claim: &AddressClaim| is_active(claim) && is_created_by_berth(claim.labels());
+            let held = claims.iter().filter(|claim| is_held(claim));
+            let machines = held.map(|claim| &claim.spec.machine);
+            let of_others = machines.filter(|machine| machine.namespace != network);
+            of_others.map(|one| format!("{}/{}", one.namespace, one.name)).collect::<BTreeSet<_>>()
+        });
+        attached.into_iter().collect()
     }
 
     /// Lists all machines in a tenant's namespace, regardless of their creator.

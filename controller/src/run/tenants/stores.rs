@@ -177,6 +177,9 @@ impl Stores {
                 if changes_load_balancers(&change) {
                     stores.triggers.trigger_all();
                 }
+                if let Some(network) = changed_network(&change) {
+                    stores.trigger_users_of_network(&network);
+                }
                 match changed_object(change) {
                     Some(tenant) => stores.triggers.trigger(&tenant.name_any()),
                     None => stores.triggers.trigger_all(),
@@ -218,6 +221,13 @@ impl Stores {
             self.handle_changes(infra_nodes.subscribe(), Self::handle_host_change::<InfraNode>),
             self.handle_changes(nodes.subscribe(), Self::handle_host_change::<Node>),
         ]
+    }
+
+    /// Triggers reconciles of the tenants whose machines may be attached to the network of the tenant `name`.
+    fn trigger_users_of_network(&self, name: &str) {
+        let lists = |tenant: &TenantCluster| tenant.additional_tenants().any(|one| one == name);
+        let users = self.shared_informers.tenants.store().state_filter(lists);
+        users.iter().for_each(|tenant| self.triggers.trigger(&tenant.name_any()));
     }
 
     /// Triggers a reconcile of the tenant of a claim, and the garbage collection of claims.
@@ -387,6 +397,20 @@ fn changed_object<K>(change: Change<K>) -> Option<Arc<K>> {
         Change::Relisted => None,
         Change::Object(before, after) => after.or(before),
     }
+}
+
+/// Returns the name of the changed tenant if the change affects the NetworkAttachmentDefinitions of other tenants whose
+/// machines may be attached to its network. The status changes with every machine, but these fields seldom change.
+fn changed_network(change: &Change<TenantCluster>) -> Option<String> {
+    let facts = |tenant: &Arc<TenantCluster>| {
+        let status = tenant.status.clone().unwrap_or_default();
+        let spec = (tenant.spec.network.clone(), tenant.spec.node_selector.clone());
+        (spec, status.vlan, status.vni, status.mtu, tenant.metadata.deletion_timestamp.is_some())
+    };
+    let Change::Object(before, after) = change else { return None };
+    let changed = after.as_ref().or(before.as_ref())?;
+    let is_other = before.as_ref().map(facts) != after.as_ref().map(facts);
+    is_other.then(|| changed.name_any())
 }
 
 /// Returns true if the load balancer addresses that a tenant requests have changed. Such a change may affect every

@@ -69,6 +69,24 @@ pub fn network_attachment_definition(
     Ok(wanted)
 }
 
+/// Returns the definition with which machines of `tenant` are attached to the network of the tenant `other`, from the
+/// definition of this network. Multus refuses definitions of other namespaces with `namespaceIsolation`.
+#[must_use]
+pub fn additional_attachment(
+    tenant: &str,
+    other: &str,
+    definition: DesiredObject,
+) -> DesiredObject {
+    let name = TenantCluster::additional_definition_name(other);
+    let spec = definition.body["spec"].clone();
+    let mut additional = DesiredObject::new(definition.kind, tenant, &name, json!({"spec": spec}));
+    let annotations = definition.body["metadata"].get("annotations");
+    if let Some(annotations) = annotations {
+        additional.body["metadata"]["annotations"] = annotations.clone();
+    }
+    additional
+}
+
 type DefinitionParts = (String, Option<String>, Value);
 
 fn bridge_parts(
