@@ -7,14 +7,27 @@ use berth_api::names::CLAIMED_ADDRESSES_ANNOTATION;
 use berth_api::{ClaimingMachine, MacAddress};
 use kube::ResourceExt as _;
 
-use super::addresses::{NetworkOwner, new_claim};
+use super::address_plans::NetworkOwner;
+use super::addresses::new_claim;
 use super::errors::{RequestError, ignore_conflict, none_if_not_found, with_request};
 use super::validated::ValidatedDeployment;
 use crate::run::api_requests::post_params;
 use crate::tenants::addresses::lost::{LostAddress, lost_addresses, lost_claims_fault};
+use crate::tenants::addresses::pools::NetworkPools;
 use crate::tenants::fault::Fault;
 use berth_kubevirt_render::machines::TENANT_INTERFACE;
-use berth_kubevirt_render::machines::reconcile_steps::ExistingVm;
+use berth_kubevirt_render::machines::reconcile_steps::{AttachedInterface, ExistingVm};
+
+/// Addresses that an interface of a machine uses.
+#[derive(Clone, Copy)]
+struct UsedAddresses<'a> {
+    owner: &'a NetworkOwner,
+    /// Pools of the network; `None` if they are invalid.
+    pools: Option<&'a NetworkPools>,
+    /// Addresses in the annotation of the machine.
+    recorded: &'a str,
+    mac: MacAddress,
+}
 
 impl ValidatedDeployment<'_> {
     /// Creates the missing claims of existing machines. Returns a fault if another machine has claimed the address of a
@@ -25,24 +38,42 @@ impl ValidatedDeployment<'_> {
         let mut remaining = Vec::new();
         for vm in self.vms.iter().filter(|vm| vm.is_owned_by(&self.owner) && !vm.is_deleting) {
             let recorded = vm.annotations.get(CLAIMED_ADDRESSES_ANNOTATION);
-            let (Some(recorded), Some(mac)) = (recorded, vm.tenant_mac) else { continue };
-            let machine =
-                ClaimingMachine { namespace: self.namespace.clone(), name: vm.name.clone() };
-            let find_lost = || {
-                self.context.addresses.read(&owner.network, |claims| {
-                    lost_addresses(recorded, &machine, TENANT_INTERFACE, claims, pools.as_ref())
-                })
-            };
-            let lost = find_lost();
-            if lost.is_empty() {
-                continue;
+            if let (Some(recorded), Some(mac)) = (recorded, vm.tenant_mac) {
+                let used = UsedAddresses { owner: &owner, pools: pools.as_ref(), recorded, mac };
+                remaining.extend(self.restore_interface(vm, used).await?);
             }
-            for LostAddress { address, .. } in lost.iter().filter(|one| one.other_user.is_none()) {
-                self.restore_claim(&owner, *address, vm, &machine, mac).await?;
+            for AttachedInterface { name, tenant, recorded, mac } in &vm.attached {
+                let Some(other) = self.attachable_tenant(tenant) else { continue };
+                let owner = &NetworkOwner::with_interface(other, name);
+                let pools = NetworkPools::of_tenant(other).ok().flatten();
+                let used = UsedAddresses { owner, pools: pools.as_ref(), recorded, mac: *mac };
+                remaining.extend(self.restore_interface(vm, used).await?);
             }
-            remaining.extend(find_lost().into_iter().map(|one| (machine.clone(), one)));
         }
         Ok(lost_claims_fault(&remaining))
+    }
+
+    /// Creates the missing claims of an interface of a machine. Returns the addresses without a claim that remain.
+    async fn restore_interface(
+        &self,
+        vm: &ExistingVm,
+        used: UsedAddresses<'_>,
+    ) -> Result<Vec<(ClaimingMachine, LostAddress)>, RequestError> {
+        let UsedAddresses { owner, pools, recorded, mac } = used;
+        let machine = ClaimingMachine { namespace: self.namespace.clone(), name: vm.name.clone() };
+        let find_lost = || {
+            self.context.addresses.read(&owner.network, |claims| {
+                lost_addresses(recorded, &machine, &owner.interface, claims, pools)
+            })
+        };
+        let lost = find_lost();
+        if lost.is_empty() {
+            return Ok(Vec::new());
+        }
+        for LostAddress { address, .. } in lost.iter().filter(|one| one.other_user.is_none()) {
+            self.restore_claim(owner, *address, vm, &machine, mac).await?;
+        }
+        Ok(find_lost().into_iter().map(|one| (machine.clone(), one)).collect())
     }
 
     /// Creates the claim to an address that a machine uses, if the machine still exists.
@@ -69,6 +100,8 @@ impl ValidatedDeployment<'_> {
         }
         // An invalid pool or list does not prevent the claim, because the machine uses the address anyway.
         let plan = self.address_plan(self.address_pools().ok().flatten()).ok().flatten();
+        // The list in the template is for the tenant's own network.
+        let plan = plan.filter(|_| owner.interface == TENANT_INTERFACE);
         let fixed = plan.map(|plan| plan.fixed).unwrap_or_default();
         let claim = new_claim(owner, &fixed, address, machine, mac);
         let created = self.context.claims_api().create(&post_params(), &claim).await;

@@ -8,14 +8,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use berth_api::names::ADDRESSES_ANNOTATION;
-use berth_api::{
-    AddressClaim, AddressClaimSpec, ClaimingMachine, MacAddress, Problem, TenantCluster, Time,
-};
-use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use berth_api::{AddressClaim, AddressClaimSpec, ClaimingMachine, MacAddress, Problem, Time};
+use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, Preconditions};
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
 
+use super::address_plans::{AddressPlan, AddressPlans, NetworkOwner, attached_annotation};
 use super::context::MachineContext;
 use super::errors::{RequestError, none_if_not_found, with_request};
 use super::guest::{UnknownInterfaces, interfaces_of_machine};
@@ -24,7 +23,7 @@ use crate::managed_by::tenant_labels;
 use crate::run::api_requests::post_params;
 use crate::tenants::addresses::choose::{AddressChoice, AddressRequest, choose_address};
 use crate::tenants::addresses::fixed::parse_fixed_addresses;
-use crate::tenants::addresses::interface::interface_config;
+use crate::tenants::addresses::interface::{additional_config, interface_config};
 use crate::tenants::addresses::interrupted::{RevisionMachines, interrupted_machines};
 use crate::tenants::addresses::mac::choose_mac;
 use crate::tenants::addresses::pool::ValidPool;
@@ -38,34 +37,12 @@ use berth_kubevirt_render::machines::{InterfaceConfig, TENANT_INTERFACE};
 /// the address; after the last attempt, the next reconcile continues with an updated index.
 const MAX_ATTEMPTS: usize = 32;
 
-/// A tenant and its network.
-pub(super) struct NetworkOwner {
-    tenant: String,
-    tenant_uid: String,
-    /// Name of the tenant's network.
-    pub(super) network: String,
-}
-
-/// Address pools for the machines of a MachineDeployment.
-pub(super) struct AddressPlan {
-    owner: NetworkOwner,
-    pools: NetworkPools,
-    /// Addresses that the template lists.
-    pub(super) fixed: Vec<IpAddr>,
-    quarantine: SignedDuration,
-}
-
-impl NetworkOwner {
-    pub(super) fn new(tenant: &TenantCluster) -> Self {
-        let (name, uid) = (tenant.name_any(), tenant.uid().unwrap_or_default());
-        Self { network: TenantCluster::namespace_of(&name), tenant: name, tenant_uid: uid }
-    }
-}
-
 /// Claims of a machine, and the configuration of its interfaces.
 #[derive(Default)]
 pub(super) struct ClaimedAddresses {
     pub(super) interfaces: Vec<InterfaceConfig>,
+    /// Annotations that record the addresses in networks of other tenants.
+    pub(super) annotations: Vec<(String, String)>,
     claims: Vec<MachineClaim>,
 }
 
@@ -152,34 +129,60 @@ impl ValidatedDeployment<'_> {
     /// Claims an address of each pool for a machine. Returns a fault if no address is free.
     pub(super) async fn claim_addresses(
         &self,
-        plan: &AddressPlan,
+        plans: &AddressPlans,
         name: &str,
     ) -> Result<Result<ClaimedAddresses, Fault>, RequestError> {
         let machine = ClaimingMachine { namespace: self.namespace.clone(), name: name.to_owned() };
+        let all = || plans.own.iter().chain(&plans.attached);
         // No claim is created if one of the pools has no free address.
-        for pool in plan.pools.iter() {
-            if let Err(fault) =
-                self.context.choose_pool_address(plan, pool, &machine, &BTreeSet::new())
-            {
-                return Ok(Err(fault));
-            }
-        }
-        let mac = self.context.addresses.read(&plan.owner.network, |claims| {
-            choose_mac(&plan.owner.tenant_uid, &machine, TENANT_INTERFACE, claims)
-        });
-        let mut claimed = ClaimedAddresses::default();
-        for pool in plan.pools.iter() {
-            match self.context.claim_address(plan, pool, &machine, mac).await? {
-                Ok(claim) => claimed.claims.push(claim),
-                Err(fault) => {
-                    self.revert_claims(claimed).await?;
+        for plan in all() {
+            for pool in plan.pools.iter() {
+                if let Err(fault) =
+                    self.context.choose_pool_address(plan, pool, &machine, &BTreeSet::new())
+                {
                     return Ok(Err(fault));
                 }
             }
         }
-        let claims = claimed.claims.iter().map(|one| &one.claim);
-        claimed.interfaces = vec![interface_config(TENANT_INTERFACE, mac, claims, &plan.pools)];
+        let mut claimed = ClaimedAddresses::default();
+        for plan in all() {
+            if let Err(fault) = self.claim_interface(plan, &machine, &mut claimed).await? {
+                self.revert_claims(claimed).await?;
+                return Ok(Err(fault));
+            }
+        }
+        for (plan, config) in all().zip(&mut claimed.interfaces) {
+            if plan.owner.interface != TENANT_INTERFACE {
+                claimed.annotations.push(attached_annotation(config, &plan.owner.tenant));
+                *config = additional_config(config.clone(), plans.configures_guest());
+            }
+        }
         Ok(Ok(claimed))
+    }
+
+    /// Claims the addresses of one interface of a machine, and adds them to `claimed`, also if no address is free in one
+    /// of the pools.
+    async fn claim_interface(
+        &self,
+        plan: &AddressPlan,
+        machine: &ClaimingMachine,
+        claimed: &mut ClaimedAddresses,
+    ) -> Result<Result<(), Fault>, RequestError> {
+        let NetworkOwner { tenant_uid, network, interface, .. } = &plan.owner;
+        let mac = self
+            .context
+            .addresses
+            .read(network, |claims| choose_mac(tenant_uid, machine, interface, claims));
+        let first = claimed.claims.len();
+        for pool in plan.pools.iter() {
+            match self.context.claim_address(plan, pool, machine, mac).await? {
+                Ok(claim) => claimed.claims.push(claim),
+                Err(fault) => return Ok(Err(fault)),
+            }
+        }
+        let claims = claimed.claims.iter().skip(first).map(|one| &one.claim);
+        claimed.interfaces.push(interface_config(interface, mac, claims, &plan.pools));
+        Ok(Ok(()))
     }
 
     /// Returns the configuration of the interfaces of an existing machine, from its claims; an empty list if it has no
@@ -191,16 +194,20 @@ impl ValidatedDeployment<'_> {
         &self,
         vm: &ExistingVm,
     ) -> Result<Vec<InterfaceConfig>, UnknownInterfaces> {
-        if vm.tenant_mac.is_none() {
-            return Ok(Vec::new());
+        let mut interfaces = Vec::new();
+        if vm.tenant_mac.is_some() {
+            let Some(tenant) = self.tenant() else { return Err(UnknownInterfaces::NoTenant) };
+            let pools = self.address_pools().map_err(UnknownInterfaces::InvalidPools)?;
+            let (namespace, name) = (self.namespace.clone(), vm.name.clone());
+            let machine = ClaimingMachine { namespace, name };
+            let NetworkOwner { tenant_uid, network, interface, .. } = NetworkOwner::new(tenant);
+            interfaces = self.context.addresses.read(&network, |claims| {
+                interfaces_of_machine(&tenant_uid, &machine, &interface, claims, pools.as_ref())
+            })?;
         }
-        let Some(tenant) = self.tenant() else { return Err(UnknownInterfaces::NoTenant) };
-        let pools = self.address_pools().map_err(UnknownInterfaces::InvalidPools)?;
-        let machine = ClaimingMachine { namespace: self.namespace.clone(), name: vm.name.clone() };
-        let NetworkOwner { tenant_uid, network, .. } = NetworkOwner::new(tenant);
-        self.context.addresses.read(&network, |claims| {
-            interfaces_of_machine(&tenant_uid, &machine, claims, pools.as_ref())
-        })
+        let attached = self.attached_interfaces(vm, !interfaces.is_empty())?;
+        interfaces.extend(attached);
+        Ok(interfaces)
     }
 
     /// Reverts the claims that were created for a machine that does not exist. No guest has used the addresses, so a
@@ -238,7 +245,7 @@ impl MachineContext {
         let request = AddressRequest {
             tenant_uid: &plan.owner.tenant_uid,
             machine,
-            interface: TENANT_INTERFACE,
+            interface: &plan.owner.interface,
             fixed: &plan.fixed,
             quarantine: plan.quarantine,
         };
@@ -323,7 +330,7 @@ impl MachineContext {
         self.addresses.record(existing.clone());
         let is_own = existing.spec.tenant_uid == owner.tenant_uid
             && existing.spec.machine == *machine
-            && existing.spec.interface == TENANT_INTERFACE
+            && existing.spec.interface == owner.interface
             && !is_released(&existing);
         Ok(is_own.then_some(existing))
     }
@@ -361,7 +368,7 @@ pub(super) fn new_claim(
         tenant: owner.tenant.clone(),
         tenant_uid: owner.tenant_uid.clone(),
         machine: machine.clone(),
-        interface: TENANT_INTERFACE.to_owned(),
+        interface: owner.interface.clone(),
         mac,
     };
     let mut claim = AddressClaim::new(&AddressClaim::name_for(&owner.network, address), spec);

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use kube::api::{DeleteParams, ListParams, Patch, Preconditions};
 use serde_json::Value;
 
+use super::address_plans::AddressPlans;
 use super::errors::{RequestError, none_if_not_found, with_request};
 use super::machine::MachineCreation;
 use super::prefixes::unmet_prefix;
@@ -175,6 +176,17 @@ impl ValidatedDeployment<'_> {
             self.delete_surplus_only(steps);
             return Ok(applied);
         }
+        let mut attached = Vec::new();
+        if needs_new_machines && let Some(template) = &template {
+            match self.attached_plans(template) {
+                Ok(plans) => attached = plans,
+                Err(fault) => {
+                    applied.unmet_prerequisite = Some(fault);
+                    self.delete_surplus_only(steps);
+                    return Ok(applied);
+                }
+            }
+        }
         let Some(template) = template.filter(|_| steps.create_count > 0) else {
             return Ok(applied);
         };
@@ -191,12 +203,13 @@ impl ValidatedDeployment<'_> {
             steps.create_count = 0;
             return Ok(applied);
         }
-        let interrupted = plan.as_ref().map(|plan| self.interrupted_machines(plan, &vms));
+        let plans = AddressPlans { own: plan, attached };
+        let interrupted = plans.own.as_ref().map(|plan| self.interrupted_machines(plan, &vms));
         let mut interrupted = interrupted.unwrap_or_default();
         let mut count = 0_u32;
         for _ in 0..steps.create_count {
             let name = interrupted.pop().unwrap_or_else(|| self.new_machine_name());
-            match self.create_machine(&template, plan.as_ref(), &name).await? {
+            match self.create_machine(&template, &plans, &name).await? {
                 MachineCreation::Created => count = count.saturating_add(1),
                 MachineCreation::Refused(problems) => {
                     applied.problems.extend(problems);

@@ -26,6 +26,11 @@ use berth_kubevirt_render::machines::{
 pub(super) enum UnknownInterfaces {
     #[error("the TenantCluster of the machine does not exist")]
     NoTenant,
+    #[error(
+        "the machine has addresses in the network of TenantCluster {0}, which does not exist, or is not in \
+         spec.network.additional of its own TenantCluster and in InfraConfig's spec.additionalNetworks"
+    )]
+    NotAttachable(String),
     #[error("the address pools of the machine's tenant are invalid: {0}")]
     InvalidPools(Fault),
     #[error("the machine's tenant has no address pool any more")]
@@ -36,23 +41,24 @@ pub(super) enum UnknownInterfaces {
     OutsidePools,
 }
 
-/// Returns the configuration of the interfaces of an existing machine whose interface in the tenant's network has an
-/// Ethernet address; an empty list if another component has set the Ethernet address. `pools` are the pools of the
-/// tenant, and `claims` the claims of its network.
+/// Returns the configuration of an interface of an existing machine, in the network of a tenant, that has an Ethernet
+/// address; an empty list if another component has set the Ethernet address. `pools` are the pools of the tenant, and
+/// `claims` the claims of its network.
 ///
 /// # Errors
 /// Returns the reason if the machine has addresses, but its configuration cannot be computed now.
 pub(super) fn interfaces_of_machine(
     tenant_uid: &str,
     machine: &ClaimingMachine,
+    interface: &str,
     claims: &NetworkClaims,
     pools: Option<&NetworkPools>,
 ) -> Result<Vec<InterfaceConfig>, UnknownInterfaces> {
     let Some(pools) = pools else {
-        let has_claim = claims.of_interface(machine, TENANT_INTERFACE).next().is_some();
+        let has_claim = claims.of_interface(machine, interface).next().is_some();
         return if has_claim { Err(UnknownInterfaces::NoPools) } else { Ok(Vec::new()) };
     };
-    match claimed_interface(tenant_uid, machine, TENANT_INTERFACE, claims, pools) {
+    match claimed_interface(tenant_uid, machine, interface, claims, pools) {
         None => Err(UnknownInterfaces::NoClaim),
         Some(interface) if interface.addresses.is_empty() => Err(UnknownInterfaces::OutsidePools),
         Some(interface) => Ok(vec![interface]),
@@ -191,7 +197,7 @@ mod tests {
         let network = json!({"name": "trunk", "ipv4": {"cidr": "10.0.0.0/24"}});
         let pools = NetworkPools::new(&serde_json::from_value(network).unwrap(), &[]).unwrap();
         let find = |name: &str, pools: Option<&NetworkPools>| {
-            interfaces_of_machine("u-1", &machine(name), &claims, pools)
+            interfaces_of_machine("u-1", &machine(name), TENANT_INTERFACE, &claims, pools)
         };
         let found = find("web", pools.as_ref()).unwrap();
         assert_eq!(found[0].addresses, ["10.0.0.7/24".parse::<ipnet::IpNet>().unwrap()]);

@@ -10,7 +10,7 @@ use std::hash::{BuildHasher as _, RandomState};
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, ResourceExt as _};
 
-use super::addresses::{AddressPlan, ClaimedAddresses};
+use super::address_plans::AddressPlans;
 use super::errors::{
     RequestError, ignore_conflict, none_if_not_found, redact_message, refusal_message, with_request,
 };
@@ -84,8 +84,15 @@ impl ValidatedDeployment<'_> {
                 notes.extend(self.configure_guest(&rendered, &data).notes.iter().map(|note| {
                     Problem::new(self.deployment.qualified_name(), "", "", note.to_string())
                 }));
-                let golden_images = rendered.golden_images;
-                Ok(Ok(MachineTemplate { render_context, data, golden_images, notes }))
+                let (golden_images, attached_tenants) =
+                    (rendered.golden_images, rendered.attached_tenants);
+                Ok(Ok(MachineTemplate {
+                    render_context,
+                    data,
+                    golden_images,
+                    attached_tenants,
+                    notes,
+                }))
             }
             Err(error) => Ok(Err(fatal_problem(format!("its user data {error}")))),
         }
@@ -100,23 +107,25 @@ impl ValidatedDeployment<'_> {
     pub(super) async fn create_machine(
         &self,
         template: &MachineTemplate,
-        plan: Option<&AddressPlan>,
+        plans: &AddressPlans,
         name: &str,
     ) -> Result<MachineCreation, RequestError> {
-        let mut claimed = ClaimedAddresses::default();
-        if let Some(plan) = plan {
-            claimed = match self.claim_addresses(plan, name).await? {
-                Ok(claimed) => claimed,
-                Err(fault) => return Ok(MachineCreation::NoAddress(fault)),
-            };
-        }
-        let (rendered, data) = match self.render_with_guest(template, name, &claimed.interfaces) {
+        let claimed = match self.claim_addresses(plans, name).await? {
+            Ok(claimed) => claimed,
+            Err(fault) => return Ok(MachineCreation::NoAddress(fault)),
+        };
+        let (mut rendered, data) = match self.render_with_guest(template, name, &claimed.interfaces)
+        {
             Ok(rendered) => rendered,
             Err(problems) => {
                 self.revert_claims(claimed).await?;
                 return Ok(MachineCreation::Refused(problems));
             }
         };
+        for (annotation, addresses) in &claimed.annotations {
+            let annotations = &mut rendered.machine["metadata"]["annotations"];
+            annotations[annotation.as_str()] = addresses.as_str().into();
+        }
         let request = || format!("create VirtualMachine {}/{name}", self.namespace);
         let body = match serde_json::from_value(rendered.machine) {
             Ok(body) => body,

@@ -6,9 +6,11 @@
 
 mod access;
 mod address_gc;
+mod address_plans;
 mod address_restore;
 mod addresses;
 mod apply;
+mod attached;
 mod context;
 mod delays;
 mod deleted_machines;

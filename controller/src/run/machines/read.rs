@@ -17,11 +17,16 @@ use berth_kubevirt_render::machines::{
 };
 
 impl MachineContext {
-    /// Returns the InfraConfig, and the tenants to which a MachineDeployment may belong, from stores.
+    /// Returns the InfraConfig, and the tenants to which a MachineDeployment may belong with those to whose networks its
+    /// machines may be attached, from stores.
     pub(super) fn render_context(&self, deployment: &MachineDeployment) -> RenderContext {
         let mut render_context = RenderContext { is_exhaustive: true, ..RenderContext::default() };
         let tenant_names = referenced_tenants(deployment);
         for tenant in tenant_names.iter().filter_map(|name| self.tenants.get(name)) {
+            let attachable = tenant.additional_tenants().filter_map(|name| self.tenants.get(name));
+            for other in attachable {
+                render_context.tenants.insert(other.name_any(), (*other).clone());
+            }
             render_context.tenants.insert(tenant.name_any(), (*tenant).clone());
         }
         if let Some(config) = self.configs.get(INFRA_CONFIG) {

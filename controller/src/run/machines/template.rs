@@ -11,6 +11,8 @@ pub(super) struct MachineTemplate {
     pub(super) data: UserData,
     /// Golden images of which the disks are clones.
     pub(super) golden_images: Vec<GoldenImageUse>,
+    /// Interfaces in networks of other tenants, each with the name of the other tenant.
+    pub(super) attached_tenants: Vec<(String, String)>,
     /// Fields of the template that machines do not honor.
     pub(super) notes: Vec<Problem>,
 }

@@ -44,6 +44,10 @@ pub(super) struct MachineTriggers {
 struct TenantFacts {
     uid: Option<String>,
     generation: Option<i64>,
+    /// Other tenants whose networks can be attached to machines.
+    additional_networks: Vec<String>,
+    /// True if the tenant is being deleted, so that no further machine is attached to its network.
+    is_deleting: bool,
     /// Name of the tenant's NetworkAttachmentDefinition; if the tenant has none, the tenant's namespace, which is in
     /// the status after the first reconcile of the tenant.
     attachment: Option<String>,
@@ -227,6 +231,10 @@ impl MachineTriggers {
         let facts = TenantFacts {
             uid: tenant.uid(),
             generation: tenant.metadata.generation,
+            additional_networks: status
+                .map(|status| status.additional_networks.clone())
+                .unwrap_or_default(),
+            is_deleting: tenant.metadata.deletion_timestamp.is_some(),
             attachment,
             is_isolated,
             prefixes: status.map(|status| status.prefixes.clone()).unwrap_or_default(),
@@ -244,10 +252,15 @@ impl MachineTriggers {
         if is_same {
             return;
         }
-        // In the namespace of an existing other tenant, all MachineDeployments belong to that tenant. In any other
-        // namespace, MachineDeployments may name the changed tenant.
+        // In the namespace of an existing other tenant, all MachineDeployments belong to that tenant; their machines may
+        // be attached to the network of the changed tenant. In any other namespace, MachineDeployments may name the
+        // changed tenant.
+        let may_attach =
+            |other: &TenantCluster| other.additional_tenants().any(|listed| listed == name);
         let is_affected = |namespace: &String| match namespace.strip_prefix("cluster-") {
-            Some(other) => other == name || self.tenants.get(other).is_none(),
+            Some(other) => {
+                other == name || self.tenants.get(other).is_none_or(|other| may_attach(&other))
+            }
             None => true,
         };
         self.trigger_all(self.deployments_by_namespace.objects_matching(is_affected));

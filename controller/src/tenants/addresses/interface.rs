@@ -43,6 +43,26 @@ pub fn interface_config<'a>(
     }
 }
 
+/// Returns the configuration of an interface in the network of another tenant, from its full configuration. Only the
+/// tenant's own network has a default gateway. If `configures_guest` is false, Berth writes no network data, and the guest
+/// gets the addresses by DHCP; only the Ethernet address is then part of the configuration.
+#[must_use]
+pub fn additional_config(config: InterfaceConfig, configures_guest: bool) -> InterfaceConfig {
+    if configures_guest {
+        return InterfaceConfig { gateways: Vec::new(), ..config };
+    }
+    InterfaceConfig {
+        name: config.name,
+        mac: config.mac,
+        mtu: None,
+        addresses: Vec::new(),
+        gateways: Vec::new(),
+        routes: Vec::new(),
+        nameservers: Vec::new(),
+        search_domains: Vec::new(),
+    }
+}
+
 /// Returns the configuration of an interface of an existing machine, from its claims; `None` if it has no claims.
 #[must_use]
 pub fn claimed_interface(
@@ -91,6 +111,21 @@ mod tests {
             search_domains: vec!["a.example".to_owned(), "b.example".to_owned()],
         };
         assert_eq!(config, expected);
+    }
+
+    #[test]
+    fn only_the_own_network_has_a_default_gateway() {
+        let pools = pools(json!({"ipv4": {"cidr": "10.0.0.0/24", "gateway": "10.0.0.1",
+            "routes": [{"to": "10.9.0.0/16", "via": "10.0.0.2"}]}}));
+        let own = claim("10.0.0.7", "web");
+        let config = interface_config("additional-1", own.spec.mac, [&own], &pools);
+        let additional = additional_config(config.clone(), true);
+        assert!(additional.gateways.is_empty());
+        let restored = InterfaceConfig { gateways: config.gateways.clone(), ..additional };
+        assert_eq!(restored, config);
+        let by_dhcp = additional_config(config.clone(), false);
+        assert_eq!((by_dhcp.mac, by_dhcp.name), (config.mac, config.name));
+        assert!(by_dhcp.addresses.is_empty() && by_dhcp.routes.is_empty());
     }
 
     #[test]

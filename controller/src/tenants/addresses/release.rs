@@ -2,6 +2,7 @@
 //! quarantine.
 
 use berth_api::{AddressClaim, InfraConfigSpec, TenantCluster};
+use berth_kubevirt_render::machines::TENANT_INTERFACE;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
 
@@ -85,9 +86,10 @@ pub fn next_action(
         if is_released(claim) {
             return Some((ClaimAction::Reclaim, Timestamp::MIN));
         }
-        let is_in_namespace =
-            claim.spec.machine.namespace == TenantCluster::namespace_of(&claim.spec.tenant);
-        let is_adopted = owner.tenant_has_other_uid && is_in_namespace;
+        // A machine with another interface belongs to another tenant.
+        let may_use_network = claim.spec.interface != TENANT_INTERFACE
+            || claim.spec.machine.namespace == TenantCluster::namespace_of(&claim.spec.tenant);
+        let is_adopted = owner.tenant_has_other_uid && may_use_network;
         return is_adopted.then_some((ClaimAction::Adopt, Timestamp::MIN));
     }
     if let Some(end) = quarantine_end {
@@ -126,11 +128,14 @@ mod tests {
         let orphan = ClaimOwner { tenant_has_other_uid: true, ..deleted };
         let mut elsewhere = held.clone();
         "default".clone_into(&mut elsewhere.spec.machine.namespace);
+        let mut attached = elsewhere.clone();
+        "additional-1".clone_into(&mut attached.spec.interface);
         let limit = quarantine_duration(&InfraConfigSpec::default());
         for (claim, owner, expected) in [
             (&held, owner, None),
             (&held, restored, Some((ClaimAction::Adopt, Timestamp::MIN))),
             (&elsewhere, restored, None),
+            (&attached, restored, Some((ClaimAction::Adopt, Timestamp::MIN))),
             (&held, lost, Some((ClaimAction::Release, at(1180)))),
             (&held, deleted, Some((ClaimAction::Release, Timestamp::MIN))),
             (&held, orphan, Some((ClaimAction::Release, Timestamp::MIN))),
