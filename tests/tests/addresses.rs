@@ -8,6 +8,8 @@
     reason = "tests read files, run programs, print their seed, and fail by panicking"
 )]
 
+#[path = "addresses/attached.rs"]
+mod attached;
 #[path = "addresses/conflicts.rs"]
 mod conflicts;
 #[path = "addresses/deleted_claims.rs"]
@@ -66,6 +68,7 @@ fn machines_get_addresses() {
     claims_are_deleted_with_their_tenant(&plane);
     let controller = interruptions::killed_controller_leaves_no_orphans(&plane, controller);
     lost_races::lost_races_lead_to_the_next_address(&plane, &controller);
+    attached::machines_are_attached_to_the_network_of_another_tenant(&plane);
     let log = plane.log_tail("first");
     assert!(!log.contains("forbidden"), "a permission is missing: {log}");
 }
