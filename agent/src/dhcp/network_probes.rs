@@ -139,6 +139,7 @@ mod tests {
             hostname: None,
             ipv4: Some([10, 0, 0, number].into()),
             ipv6: ipv6.then(|| [0xfd00, 0, 0, 0, 0, 0, 0, u16::from(number)].into()),
+            default_route: None,
         }
     }
 

@@ -111,6 +111,7 @@ mod tests {
             hostname: None,
             ipv4: Some([10, 0, 0, number].into()),
             ipv6: None,
+            default_route: None,
         };
         let leases = (1..=count).map(lease).collect();
         LeaseNetwork { name: "cluster-a".to_owned(), leases, ..LeaseNetwork::default() }

@@ -141,6 +141,7 @@ mod tests {
             hostname: None,
             ipv4: None,
             ipv6: None,
+            default_route: None,
         };
         let read = |(name, vlan, vni): &(&str, Option<u16>, Option<u32>)| {
             let network = LeaseNetwork {

@@ -227,6 +227,7 @@ mod tests {
             hostname: None,
             ipv4: Some([10, 0, 0, number].into()),
             ipv6: None,
+            default_route: None,
         }
     }
 

@@ -371,6 +371,7 @@ mod tests {
             hostname: None,
             ipv4: Some([10, 0, 0, 1].into()),
             ipv6: None,
+            default_route: None,
         };
         let name = "cluster-a".to_owned();
         let network = LeaseNetwork { name, leases: vec![lease], ..LeaseNetwork::default() };
@@ -398,6 +399,7 @@ mod tests {
             hostname: None,
             ipv4: Some([10, 0, 0, number].into()),
             ipv6: None,
+            default_route: None,
         };
         let leases = |numbers: &[u8]| {
             let leases = numbers.iter().map(|number| lease(*number)).collect();

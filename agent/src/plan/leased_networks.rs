@@ -58,6 +58,7 @@ mod tests {
             hostname: None,
             ipv4: Some([10, 0, 0, ipv4].into()),
             ipv6: ipv6.then(|| "fd00::1".parse().unwrap()),
+            default_route: None,
         };
         let network = |vni: u32, leases: Vec<Lease>| LeaseNetwork {
             name: "cluster-a".to_owned(),

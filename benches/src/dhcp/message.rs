@@ -107,6 +107,7 @@ mod tests {
             hostname: None,
             ipv4: Some(guest.address()),
             ipv6: None,
+            default_route: None,
         };
         let mut responder = PortResponder::new(&network, &lease, SERVER_MAC);
         let mut answer = |frame: &[u8]| {

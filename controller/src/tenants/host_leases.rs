@@ -8,6 +8,7 @@ use std::sync::Arc;
 use berth_api::{
     AddressClaim, HostLeasesSpec, Lease, LeaseNetwork, LeaseOptions, MacAddress, TenantCluster,
 };
+use berth_kubevirt_render::machines::TENANT_INTERFACE;
 use ipnet::IpNet;
 use kube::ResourceExt as _;
 use serde::Serialize;
@@ -202,6 +203,8 @@ fn add_claim(leases: &mut Leases, claim: &AddressClaim) {
         hostname: hostname(&machine.name),
         ipv4: None,
         ipv6: None,
+        // The default gateway of a machine is in its own tenant's network.
+        default_route: (claim.spec.interface != TENANT_INTERFACE).then_some(false),
     });
     match claim.spec.address {
         IpAddr::V4(address) => _ = lease.ipv4.get_or_insert(address),

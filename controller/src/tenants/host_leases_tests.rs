@@ -72,6 +72,18 @@ fn both_families_of_an_interface_are_in_one_lease() {
 }
 
 #[test]
+fn machines_of_other_tenants_get_no_default_gateway() {
+    let mut attached = claim("a", "web-1", 8, "10.0.0.8");
+    "additional-1".clone_into(&mut attached.spec.interface);
+    "cluster-b".clone_into(&mut attached.spec.machine.namespace);
+    let claims = [claim("a", "web-1", 7, "10.0.0.7"), attached];
+    let leases = desired(&claims, &network()).spec.networks.remove(0).leases;
+    let found: Vec<_> =
+        leases.iter().map(|lease| (lease.machine.as_str(), lease.default_route)).collect();
+    assert_eq!(found, [("cluster-a/web-1", None), ("cluster-b/web-1", Some(false))]);
+}
+
+#[test]
 fn machines_get_the_mtu_of_the_network_by_default() {
     let mut object = tenant("a", &json!({"name": "trunk", "ipv4": {"cidr": "10.0.0.0/16"}}));
     Arc::make_mut(&mut object).status.as_mut().unwrap().mtu = Some(8950);

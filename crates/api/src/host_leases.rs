@@ -122,4 +122,8 @@ pub struct Lease {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", length(max = 39))]
     pub ipv6: Option<Ipv6Addr>,
+    /// False if the VM gets no default gateway over this interface, because the network is not that of its own tenant.
+    /// Default true.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub default_route: Option<bool>,
 }

@@ -24,6 +24,7 @@ pub const PARSERS: &[Parser] = &[("dhcp_frame", |bytes| {
         hostname: None,
         ipv4: Some([10, 0, 0, 7].into()),
         ipv6: Some([0xfd00, 0x120, 0, 0, 0, 0, 0, 7].into()),
+        default_route: None,
     };
     let mut responder = PortResponder::new(&network, &lease, SERVER_MAC);
     for direction in [Direction::FromGuest, Direction::ToGuest] {

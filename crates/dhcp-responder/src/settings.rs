@@ -36,6 +36,8 @@ pub(crate) struct LeaseSettings {
     pub(crate) mac: MacAddress,
     ipv4: Option<Ipv4Net>,
     ipv6: Option<Ipv6Net>,
+    /// True if the guest gets the gateway of the network.
+    has_gateway: bool,
     /// State of the lease's IPv4 address.
     pub(crate) ipv4_state: AddressState,
     /// State of the lease's IPv6 address.
@@ -73,7 +75,7 @@ pub(crate) struct Ipv4Settings<'a> {
 pub(crate) struct Ipv6Settings<'a> {
     /// Address of the lease, with the prefix length of the network.
     pub(crate) address: Ipv6Net,
-    /// The gateway of the network, if it is a link-local address.
+    /// The gateway of the network, if it is a link-local address and the guest gets it.
     pub(crate) link_local_gateway: Option<Ipv6Addr>,
     pub(crate) nameservers: &'a [Ipv6Addr],
     pub(crate) search_domains: &'a [DomainName],
@@ -123,6 +125,7 @@ impl LeaseSettings {
             mac: lease.mac,
             ipv4: ipv4(),
             ipv6: ipv6(),
+            has_gateway: lease.default_route != Some(false),
             ipv4_state: AddressState::default(),
             ipv6_state: AddressState::default(),
         }
@@ -133,14 +136,16 @@ impl LeaseSettings {
         let network = &*self.network;
         let ipv4 = self.ipv4.zip(network.ipv4.as_ref()).map(|(address, family)| Ipv4Settings {
             address,
-            gateway: family.gateway,
+            gateway: family.gateway.filter(|_| self.has_gateway),
             routes: &family.routes,
             nameservers: &family.nameservers,
             search_domains: &family.search_domains,
         });
         let ipv6 = self.ipv6.zip(network.ipv6.as_ref()).map(|(address, family)| Ipv6Settings {
             address,
-            link_local_gateway: family.gateway.filter(Ipv6Addr::is_unicast_link_local),
+            link_local_gateway: family
+                .gateway
+                .filter(|gateway| self.has_gateway && gateway.is_unicast_link_local()),
             nameservers: &family.nameservers,
             search_domains: &family.search_domains,
         });

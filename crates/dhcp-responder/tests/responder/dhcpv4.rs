@@ -243,6 +243,19 @@ fn lease_without_ipv4_gets_no_answer() {
 }
 
 #[test]
+fn interface_in_another_network_gets_no_gateway() {
+    let lease = berth_api::Lease { default_route: Some(false), ..lease() };
+    let mut responder = PortResponder::new(&network(), &lease, SERVER_MAC);
+    let discover = frame_of_dhcpv4(&dhcpv4(MessageType::Discover));
+    let (_, offer) = expect_dhcpv4(send(&mut responder, &discover));
+    assert_eq!(option(&offer, OptionCode::Router), None);
+    let routes = option(&offer, OptionCode::ClasslessStaticRoute);
+    let Some(DhcpOption::ClasslessStaticRoute(routes)) = routes else { panic!("{routes:?}") };
+    assert!(routes.iter().all(|(to, _)| to.prefix_len() > 0), "{routes:?}");
+    assert!(routes.len() > 1, "the routes of the pool stay");
+}
+
+#[test]
 fn long_options_are_left_out_if_the_client_accepts_no_more() {
     let mut network = network();
     let domain = format!("{0}.{0}.example", "a".repeat(60));

@@ -43,6 +43,7 @@ pub(crate) fn lease() -> Lease {
         hostname: Some("worker-0".to_owned()),
         ipv4: Some(ADDRESS),
         ipv6: Some(ADDRESS6),
+        default_route: None,
     }
 }
 

@@ -136,7 +136,7 @@ proptest! {
         let network = LeaseNetwork { mtu, ipv4: Some(ipv4), ipv6: Some(ipv6), ..Default::default() };
         let machine = "tenant/worker".to_owned();
         let (ipv4, ipv6) = (Some(ADDRESS), families.1.then_some(ADDRESS6));
-        let lease = Lease { mac: MAC, machine, hostname, ipv4, ipv6 };
+        let lease = Lease { mac: MAC, machine, hostname, ipv4, ipv6, default_route: None };
         let mut responder = PortResponder::new(&network, &lease, SERVER_MAC);
         responder.advertisement().map(|frame| parse(&frame));
         let mut discover = dhcpv4(v4::MessageType::Discover);
