@@ -17,6 +17,9 @@ use crate::{
     AddressPool, Condition, DrainTimeout, Exposure, GrantedPrefix, PodNetwork, ReplaceAfter, VlanId,
 };
 
+/// Prefix of the names of NetworkAttachmentDefinitions for the networks of other tenants.
+const ADDITIONAL_DEFINITION_PREFIX: &str = "network-";
+
 /// Desired state of one tenant cluster. The name of the object is the tenant's ID; the tenant's namespace is
 /// `cluster-<id>`.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
@@ -448,7 +451,14 @@ impl TenantCluster {
     /// namespaces with `namespaceIsolation`.
     #[must_use]
     pub fn additional_definition_name(id: &str) -> String {
-        format!("network-{id}")
+        format!("{ADDITIONAL_DEFINITION_PREFIX}{id}")
+    }
+
+    /// Returns the tenant to whose network a NetworkAttachmentDefinition of this name attaches machines of other
+    /// tenants; `None` for the name of a tenant's own definition.
+    #[must_use]
+    pub fn tenant_of_additional_definition(name: &str) -> Option<&str> {
+        name.strip_prefix(ADDITIONAL_DEFINITION_PREFIX)
     }
 
     /// Returns the names of the other TenantClusters whose networks machines of the tenant may attach.
@@ -483,5 +493,9 @@ mod tests {
         let spec = TenantClusterSpec { network: Some(network), ..TenantClusterSpec::default() };
         let tenant = TenantCluster::new("abc", spec);
         assert_eq!(tenant.additional_tenants().collect::<Vec<_>>(), ["abc-storage"]);
+        let name = TenantCluster::additional_definition_name("abc-storage");
+        assert_eq!(TenantCluster::tenant_of_additional_definition(&name), Some("abc-storage"));
+        let own = NetworkBinding::Bridge.definition_name("abc");
+        assert_eq!(TenantCluster::tenant_of_additional_definition(&own), None);
     }
 }

@@ -12,6 +12,7 @@ use super::read::ObservedState;
 use crate::tenants::additional_networks::AdditionalDefinitions;
 use crate::tenants::deletion::NamespaceState;
 use crate::tenants::fault::Fault;
+use crate::tenants::host_leases::is_active;
 use crate::tenants::objects::policies::RenderedPolicies;
 use crate::tenants::objects::{DesiredObject, ObjectKind};
 use crate::tenants::status::{PartResult, ReadyPart, TenantParts, join_faults};
@@ -65,9 +66,25 @@ impl TenantContext {
         may_adopt: bool,
     ) -> PartResult {
         self.apply_object(object.clone(), may_adopt).await?;
-        let is_undesired = |_: &str, name: &str| name != object.name() && !additional.keeps(name);
+        let is_undesired = |_: &str, name: &str| {
+            name != object.name() && !additional.keeps(name) && !self.is_in_use(tenant, name)
+        };
         self.delete_owned(ObjectKind::NetworkAttachmentDefinition, tenant, is_undesired).await?;
         Ok(ReadyPart::ready(message))
+    }
+
+    /// Returns true if a machine of a tenant has an address in the network of the NetworkAttachmentDefinition `name` of
+    /// another tenant. Without the definition, the machine could neither be started again nor be migrated.
+    fn is_in_use(&self, tenant: &str, name: &str) -> bool {
+        let Some(other) = TenantCluster::tenant_of_additional_definition(name) else {
+            return false;
+        };
+        let namespace = TenantCluster::namespace_of(tenant);
+        let network = TenantCluster::namespace_of(other);
+        self.stores.shared_informers.addresses.read(&network, |claims| {
+            let mut held = claims.iter().filter(|claim| is_active(claim));
+            held.any(|claim| claim.spec.machine.namespace == namespace)
+        })
     }
 
     /// Applies the definitions for the networks of other tenants. Their faults do not affect machines in other networks,

@@ -201,7 +201,10 @@ impl Stores {
                 |stores, change: Change<AddressClaim>| {
                     stores.triggers.add_affected(match changed_object(change) {
                         Some(claim) => AffectedTenants::Some {
-                            tenants: [claim.spec.network.clone()].into(),
+                            // The machine may belong to another tenant than the network.
+                            tenants: [&claim.spec.network, &claim.spec.machine.namespace]
+                                .map(String::clone)
+                                .into(),
                             includes_deleting: false,
                         },
                         None => AffectedTenants::All,
