@@ -33,6 +33,20 @@ impl ExpansionFault {
     pub(super) const fn is_temporary(&self) -> bool {
         matches!(self, Self::NoClaim { .. })
     }
+
+    /// Returns the message without the values of fields, which may come from Secrets.
+    pub(super) fn redacted(&self) -> String {
+        match self {
+            Self::NoClaim { .. } => self.to_string(),
+            Self::NotExpandable { disk, .. } => format!(
+                "disk {disk} cannot be expanded: its StorageClass does not have allowVolumeExpansion: true"
+            ),
+            Self::Refused { disk, .. } => format!(
+                "disk {disk} cannot be expanded: the API server refuses the change of its claim; the message is omitted \
+                 because the object has values from Secrets"
+            ),
+        }
+    }
 }
 
 impl ValidatedDeployment<'_> {
@@ -66,7 +80,8 @@ impl ValidatedDeployment<'_> {
         if with_request(request, none_if_not_found(patched))?.is_none() {
             return Ok(Err(ExpansionFault::NoClaim { disk: disk.clone() }));
         }
-        tracing::info!(namespace = %self.namespace, name = %claim, %size, "expanded PersistentVolumeClaim");
+        // The size may come from a Secret.
+        tracing::info!(namespace = %self.namespace, name = %claim, "expanded PersistentVolumeClaim");
         Ok(Ok(()))
     }
 
@@ -100,5 +115,16 @@ mod tests {
         assert_eq!(requested_size(&claim("2Gi")), "2Gi".parse().ok());
         assert_eq!(requested_size(&claim("x")), None);
         assert_eq!(requested_size(&PersistentVolumeClaim::default()), None);
+    }
+
+    #[test]
+    fn redacted_messages_have_no_values() {
+        let (disk, value) = ("data".to_owned(), "c4n4ry".to_owned());
+        let class = ExpansionFault::NotExpandable { disk: disk.clone(), class: value.clone() };
+        let refused = ExpansionFault::Refused { disk, reason: value };
+        for fault in [class, refused] {
+            assert!(fault.to_string().contains("c4n4ry"), "{fault}");
+            assert!(!fault.redacted().contains("c4n4ry"), "{fault}");
+        }
     }
 }

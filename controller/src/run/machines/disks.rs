@@ -197,7 +197,8 @@ impl ValidatedDeployment<'_> {
                     expanded.insert(expansion.claim.clone());
                 }
                 Err(fault) => {
-                    let message = format!("machine {}: {fault}", vm.name);
+                    let text = if has_secrets { fault.redacted() } else { fault.to_string() };
+                    let message = format!("machine {}: {text}", vm.name);
                     let list = match fault.is_temporary() {
                         true => &mut messages.pending,
                         false => &mut messages.refused,
@@ -207,7 +208,8 @@ impl ValidatedDeployment<'_> {
             }
         }
         for fault in &plan.faults {
-            let message = format!("machine {}: {fault}", vm.name);
+            let text = if has_secrets { fault.redacted() } else { fault.to_string() };
+            let message = format!("machine {}: {text}", vm.name);
             if fault.is_temporary() {
                 messages.pending.push(message);
             } else {

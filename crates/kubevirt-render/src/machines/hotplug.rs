@@ -75,6 +75,20 @@ impl DiskFault {
     pub const fn is_temporary(&self) -> bool {
         matches!(self, Self::NameInUse { .. })
     }
+
+    /// Returns the message without the values of fields, which may come from Secrets.
+    #[must_use]
+    pub fn redacted(&self) -> String {
+        match self {
+            Self::Immutable { disk, field, .. } => format!(
+                "{field} of disk {disk} cannot be changed: remove the disk, and add a disk with another name"
+            ),
+            Self::Shrunk { disk, .. } => {
+                format!("disk {disk} cannot be shrunk: set its size to the former size or more")
+            }
+            Self::NameInUse { .. } => self.to_string(),
+        }
+    }
 }
 
 /// An expansion of a disk.
@@ -471,6 +485,7 @@ mod tests {
         let plan = DiskPlan::new(&patched, &desired(&[("data", "1Gi")]));
         assert!(plan.expansions.is_empty() && !plan.needs_patch(&BTreeSet::new()));
         assert!(plan.faults[0].to_string().contains("cannot be shrunk"), "{:?}", plan.faults);
+        assert!(!plan.faults[0].redacted().contains("Gi"), "{:?}", plan.faults);
         assert!(!plan.faults[0].is_temporary());
     }
 
@@ -497,6 +512,8 @@ mod tests {
                 panic!("{:?}", plan.faults)
             };
             assert_eq!(*reported, field);
+            let redacted = plan.faults[0].redacted();
+            assert!(redacted.contains(field) && !redacted.contains('`'), "{redacted}");
             assert!(!plan.changes_volumes());
         }
     }
