@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 
 use berth_api::ConditionReason;
 use berth_kubevirt_render::launcher::{Configuration, HotplugUnsupported};
-use berth_kubevirt_render::machines::RenderOptions;
 use berth_kubevirt_render::machines::hotplug::{
     DiskPlan, HotplugDisk, detached_claims, detached_patch, is_claim_in_use, is_own_volume,
 };
 use berth_kubevirt_render::machines::reconcile_steps::ExistingVm;
-use kube::Api;
+use berth_kubevirt_render::machines::{MACHINE_DEPLOYMENT_KIND, RenderOptions};
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, Preconditions};
+use kube::{Api, ResourceExt as _};
 use serde_json::Value;
 
 use super::disk_backoff::DiskBackoff;
@@ -25,7 +25,7 @@ use super::errors::{
 use super::resources::instance_resource;
 use super::template::MachineTemplate;
 use super::validated::ValidatedDeployment;
-use crate::api_resource::api_resource;
+use crate::api_resource::{api_resource, deployment_resource};
 use crate::run::api_requests::{kubevirt_resource, patch_params};
 use crate::tenants::fault::{Fault, join_first};
 
@@ -85,6 +85,9 @@ impl ValidatedDeployment<'_> {
         let mut messages = DiskMessages::default();
         let mut template = None;
         if machines.iter().any(|vm| !vm.has_current_disks(&self.deployment)) {
+            if !self.has_latest_template().await? {
+                return Ok(DiskReport { fault: None, requeue_after: Some(DETACH_DELAY) });
+            }
             match self.read_template().await? {
                 Ok(read) => template = Some((read, self.check_hotplug().await?)),
                 Err(problems) => messages.refused.extend(problems.iter().map(ToString::to_string)),
@@ -117,6 +120,20 @@ impl ValidatedDeployment<'_> {
             Some(DiskBackoff { generation, until, fault: fault.clone() })
         });
         self.context.with_state(self.object, |memory| memory.disk_backoff = backoff);
+    }
+
+    /// Returns true if the MachineDeployment of the watch is that of the API server. A watch can go back in time when it
+    /// connects to another API server. A disk that the older template lacks would be deleted with its data.
+    async fn has_latest_template(&self) -> Result<bool, RequestError> {
+        let namespace = self.object.namespace().unwrap_or_default();
+        let name = self.object.name_any();
+        let api: Api<DynamicObject> =
+            Api::namespaced_with(self.context.client.clone(), &namespace, &deployment_resource());
+        let found = with_request(
+            || format!("get {MACHINE_DEPLOYMENT_KIND} {namespace}/{name}"),
+            none_if_not_found(api.get(&name).await),
+        )?;
+        Ok(found.is_some_and(|found| is_same_template(&found, self.object)))
     }
 
     /// Reads whether KubeVirt changes the disks of running machines.
@@ -308,9 +325,33 @@ impl ValidatedDeployment<'_> {
     }
 }
 
+/// Returns true if an object has the same spec as the observed one, and is not being deleted.
+fn is_same_template(latest: &DynamicObject, observed: &DynamicObject) -> bool {
+    let identity = |object: &DynamicObject| (object.uid(), object.metadata.generation);
+    identity(latest) == identity(observed) && latest.metadata.deletion_timestamp.is_none()
+}
+
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    #[test]
+    fn an_older_template_is_not_the_latest() {
+        let object = |uid: &str, generation: i64, deleted: Value| -> DynamicObject {
+            let metadata = json!({
+                "name": "web", "uid": uid, "generation": generation, "deletionTimestamp": deleted,
+            });
+            serde_json::from_value(json!({"metadata": metadata})).unwrap()
+        };
+        let observed = object("u-1", 4, Value::Null);
+        assert!(is_same_template(&object("u-1", 4, Value::Null), &observed));
+        assert!(!is_same_template(&object("u-1", 5, Value::Null), &observed));
+        assert!(!is_same_template(&object("u-2", 4, Value::Null), &observed));
+        let deleted = object("u-1", 4, json!("2026-01-01T00:00:00Z"));
+        assert!(!is_same_template(&deleted, &observed));
+    }
 
     #[test]
     fn the_most_severe_state_is_reported() {
