@@ -164,13 +164,14 @@ impl ValidatedDeployment<'_> {
         let found = none_if_not_found(self.machines_api().get(&vm.name).await);
         let request = || format!("get VirtualMachine {}/{}", self.namespace, vm.name);
         let Some(found) = with_request(request, found)? else { return Ok(()) };
-        let is_same = found.metadata.uid.as_deref() == Some(vm.uid.as_str());
-        if !is_same || found.metadata.deletion_timestamp.is_some() {
+        let Ok(object) = serde_json::to_value(found) else { return Ok(()) };
+        // The machine may have been marked for removal or updated since the store received it, also by this reconcile.
+        let latest = ExistingVm::from_objects(&object, None);
+        if latest.uid != vm.uid || !latest.needs_disk_update(&self.deployment, &self.owner) {
             return Ok(());
         }
-        let Ok(object) = serde_json::to_value(found) else { return Ok(()) };
         let detached = detached_claims(&object);
-        let object = match template.filter(|_| !vm.has_current_disks(&self.deployment)) {
+        let object = match template.filter(|_| !latest.has_current_disks(&self.deployment)) {
             Some(template) => self.apply_disks(vm, object, template, messages).await?,
             None => Some(object),
         };
