@@ -287,9 +287,10 @@ impl ValidatedDeployment<'_> {
             if is_claim_in_use(object, instance.as_ref(), claim) {
                 let message = format!("machine {}: {claim} is being detached", vm.name);
                 messages.pending.push(message);
-            } else {
-                self.delete_data_volume(claim, object).await?;
+            } else if self.delete_data_volume(claim, object).await? {
                 remaining.remove(claim);
+            } else {
+                messages.pending.push(format!("machine {}: {claim} is being deleted", vm.name));
             }
         }
         if remaining == detached_claims(object) {
@@ -301,28 +302,35 @@ impl ValidatedDeployment<'_> {
         with_request(request, none_if_not_found(patched)).map(drop)
     }
 
-    /// Deletes the DataVolume of a detached disk of the VirtualMachine `vm`. Kubernetes then deletes its claim.
-    async fn delete_data_volume(&self, name: &str, vm: &Value) -> Result<(), RequestError> {
+    /// Deletes the DataVolume of a detached disk of the VirtualMachine `vm`, and with it its claim. Returns true if the
+    /// machine does not have the DataVolume any more.
+    async fn delete_data_volume(&self, name: &str, vm: &Value) -> Result<bool, RequestError> {
         let kind = api_resource("cdi.kubevirt.io", "v1beta1", "DataVolume", "datavolumes");
         let api: Api<DynamicObject> =
             Api::namespaced_with(self.context.client.clone(), &self.namespace, &kind);
         let request = || format!("get DataVolume {}/{name}", self.namespace);
         let found = with_request(request, none_if_not_found(api.get(name).await))?;
-        let Some(found) = found else { return Ok(()) };
+        let Some(found) = found else { return Ok(true) };
         let uid = found.metadata.uid.clone();
+        let is_deleting = found.metadata.deletion_timestamp.is_some();
         if !serde_json::to_value(found).is_ok_and(|found| is_own_volume(&found, vm)) {
             tracing::warn!(
                 namespace = %self.namespace, name,
                 "the DataVolume of a removed disk belongs to another object and is not deleted"
             );
-            return Ok(());
+            return Ok(true);
+        }
+        if is_deleting {
+            return Ok(false);
         }
         let preconditions = Some(Preconditions { uid, resource_version: None });
-        let params = DeleteParams { preconditions, ..DeleteParams::background() };
+        // In the foreground, the DataVolume exists until its claim is deleted. Otherwise a disk that is added with the same
+        // name would get the claim that is being deleted.
+        let params = DeleteParams { preconditions, ..DeleteParams::foreground() };
         let request = || format!("delete DataVolume {}/{name}", self.namespace);
         with_request(request, none_if_not_found(api.delete(name, &params).await))?;
-        tracing::info!(namespace = %self.namespace, name, "deleted DataVolume of a removed disk");
-        Ok(())
+        tracing::info!(namespace = %self.namespace, name, "deleting the DataVolume of a removed disk");
+        Ok(false)
     }
 }
 
