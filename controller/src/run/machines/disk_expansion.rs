@@ -8,7 +8,7 @@ use kube::Api;
 use kube::api::Patch;
 use serde_json::json;
 
-use super::errors::{RequestError, none_if_not_found, refusal_message, with_request};
+use super::errors::{RequestError, has_changed, none_if_not_found, refusal_message, with_request};
 use super::validated::ValidatedDeployment;
 use crate::run::api_requests::patch_params;
 
@@ -17,6 +17,8 @@ use crate::run::api_requests::patch_params;
 pub(super) enum ExpansionFault {
     #[error("disk {disk} is expanded after its claim is created")]
     NoClaim { disk: String },
+    #[error("disk {disk} is not expanded yet: another client has changed its claim")]
+    Changed { disk: String },
     #[error(
         "disk {disk} cannot be expanded: StorageClass `{class}` does not have allowVolumeExpansion: true; set it if the driver \
          supports expansion, or add a disk of another class"
@@ -31,13 +33,13 @@ pub(super) enum ExpansionFault {
 impl ExpansionFault {
     /// Returns true if the fault ends without a change of the MachineDeployment.
     pub(super) const fn is_temporary(&self) -> bool {
-        matches!(self, Self::NoClaim { .. })
+        matches!(self, Self::NoClaim { .. } | Self::Changed { .. })
     }
 
     /// Returns the message without the values of fields, which may come from Secrets.
     pub(super) fn redacted(&self) -> String {
         match self {
-            Self::NoClaim { .. } => self.to_string(),
+            Self::NoClaim { .. } | Self::Changed { .. } => self.to_string(),
             Self::NotExpandable { disk, .. } => format!(
                 "disk {disk} cannot be expanded: its StorageClass does not have allowVolumeExpansion: true"
             ),
@@ -66,13 +68,21 @@ impl ValidatedDeployment<'_> {
         if requested_size(&found).is_some_and(|current| current >= *size) {
             return Ok(Ok(()));
         }
+        let version = found.metadata.resource_version.clone();
         let class = found.spec.and_then(|spec| spec.storage_class_name).unwrap_or_default();
         if !self.is_expandable(&class).await? {
             return Ok(Err(ExpansionFault::NotExpandable { disk: disk.clone(), class }));
         }
+        // Kubernetes also accepts a smaller request if the volume has not been expanded yet (RecoverVolumeExpansionFailure), so
+        // the patch is refused if the claim has changed.
         let storage = json!({"requests": {"storage": size.to_string()}});
-        let patch = Patch::Merge(json!({"spec": {"resources": storage}}));
+        let patch = Patch::Merge(json!({
+            "metadata": {"resourceVersion": version}, "spec": {"resources": storage},
+        }));
         let patched = api.patch(claim, &patch_params(), &patch).await;
+        if has_changed(&patched) {
+            return Ok(Err(ExpansionFault::Changed { disk: disk.clone() }));
+        }
         if let Some(reason) = refusal_message(&patched) {
             return Ok(Err(ExpansionFault::Refused { disk: disk.clone(), reason }));
         }

@@ -20,7 +20,7 @@ use serde_json::Value;
 
 use super::disk_backoff::DiskBackoff;
 use super::errors::{
-    RequestError, none_if_not_found, redact_message, refusal_message, with_request,
+    RequestError, has_changed, none_if_not_found, redact_message, refusal_message, with_request,
 };
 use super::resources::instance_resource;
 use super::template::MachineTemplate;
@@ -248,6 +248,10 @@ impl ValidatedDeployment<'_> {
         let revision = self.deployment.hotplug_revision();
         let patch = Patch::Merge(plan.patch(&object, &expanded, revision));
         let patched = self.machines_api().patch(&vm.name, &patch_params(), &patch).await;
+        if has_changed(&patched) {
+            messages.pending.push(changed_message(vm));
+            return Ok(None);
+        }
         let patched = if has_secrets { patched.map_err(redact_message) } else { patched };
         let patched = none_if_not_found(patched);
         if let Some(reason) = refusal_message(&patched) {
@@ -298,6 +302,10 @@ impl ValidatedDeployment<'_> {
         }
         let patch = Patch::Merge(detached_patch(object, &remaining));
         let patched = self.machines_api().patch(&vm.name, &patch_params(), &patch).await;
+        if has_changed(&patched) {
+            messages.pending.push(changed_message(vm));
+            return Ok(());
+        }
         let request = || format!("patch VirtualMachine {}/{}", self.namespace, vm.name);
         with_request(request, none_if_not_found(patched)).map(drop)
     }
@@ -332,6 +340,11 @@ impl ValidatedDeployment<'_> {
         tracing::info!(namespace = %self.namespace, name, "deleting the DataVolume of a removed disk");
         Ok(false)
     }
+}
+
+/// Returns the message for a machine that KubeVirt or a user has changed since it was read. The other machines are updated.
+fn changed_message(vm: &ExistingVm) -> String {
+    format!("machine {}: another client has changed the VirtualMachine", vm.name)
 }
 
 /// Returns true if an object has the same spec as the observed one, and is not being deleted.

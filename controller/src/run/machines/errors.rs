@@ -1,5 +1,7 @@
 //! Errors of requests to the API server; each request may succeed when it is retried.
 
+use berth_runtime::call::is_conflict;
+
 pub(super) use crate::run::api_requests::{RequestError, none_if_not_found, with_request};
 
 /// Returns `None` if the API server refused a create because the object already exists (409).
@@ -19,6 +21,11 @@ pub(super) fn refusal_message<T>(result: &kube::Result<T>) -> Option<String> {
         }
         _ => None,
     }
+}
+
+/// Returns true if the server refused a patch because another client wrote the object after it was read.
+pub(super) fn has_changed<T>(result: &kube::Result<T>) -> bool {
+    result.as_ref().is_err_and(is_conflict)
 }
 
 /// Removes the server's message from an error: the message quotes the object that was sent, with values from Secrets.
@@ -48,6 +55,19 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_conflict_is_no_refusal() {
+        let refused = |code: u16, reason: &str| -> kube::Result<()> {
+            let status =
+                json!({"status": "Failure", "code": code, "reason": reason, "message": "m"});
+            let status: Status = serde_json::from_value(status).unwrap();
+            Err(kube::Error::Api(status.into()))
+        };
+        let conflict = refused(409, "Conflict");
+        assert!(has_changed(&conflict) && refusal_message(&conflict).is_none());
+        assert!(!has_changed(&refused(422, "Invalid")) && !has_changed(&Ok(())));
+    }
 
     #[test]
     fn a_redacted_message_has_fields_and_no_values() {
