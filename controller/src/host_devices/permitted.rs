@@ -66,7 +66,7 @@ pub struct PermittedPlan {
     pub apply: Option<Value>,
     /// Entries that the apply adds, as `ID=RESOURCE`.
     pub added: Vec<String>,
-    /// Entries that are not added because another entry has the id, with this entry.
+    /// Entries that are not added because another entry has the id, each with the other entry.
     pub refused: Vec<String>,
     /// Number of entries that Berth has not added.
     pub other_count: usize,
@@ -90,9 +90,8 @@ pub fn permitted_ids(kubevirt: &Value) -> BTreeSet<PciId> {
 pub fn plan_permitted(kubevirt: &Value, desired: &[PciHostDevice]) -> PermittedPlan {
     let current = permitted_list(kubevirt);
     let recorded = recorded_keys(kubevirt);
-    let desired: BTreeMap<String, &PciHostDevice> =
-        desired.iter().map(|device| (device.key(), device)).collect();
     let mut plan = PermittedPlan::default();
+    let desired = unique_devices(desired, &mut plan.refused);
     let (mut list, mut present, mut others) = (Vec::new(), BTreeSet::new(), BTreeMap::new());
     for entry in &current {
         let read = read_entry(entry);
@@ -133,6 +132,26 @@ pub fn plan_permitted(kubevirt: &Value, desired: &[PciHostDevice]) -> PermittedP
         plan.apply = Some(apply_body(kubevirt, list, &present));
     }
     plan
+}
+
+/// Returns the desired entries by key, one for each id. KubeVirt would offer the functions of an id with two resources twice, so
+/// the entries after the first are refused.
+fn unique_devices<'d>(
+    desired: &'d [PciHostDevice],
+    refused: &mut Vec<String>,
+) -> BTreeMap<String, &'d PciHostDevice> {
+    let mut by_id: BTreeMap<PciId, &PciHostDevice> = BTreeMap::new();
+    for device in desired {
+        let first = *by_id.entry(device.id).or_insert(device);
+        if first.resource != device.resource {
+            refused.push(format!(
+                "{}: hostDevices.allowed has {} before it",
+                device.key(),
+                first.key()
+            ));
+        }
+    }
+    by_id.into_values().map(|device| (device.key(), device)).collect()
 }
 
 /// Returns the body of a server-side apply of all entries. The list is always a part of the body: if it were left out, the API
@@ -241,8 +260,25 @@ mod tests {
         let renamed = device("144d:a80a", "b/y");
         let plan = plan_permitted(&object, std::slice::from_ref(&renamed));
         assert_eq!(applied_list(&plan), [other.to_value(), renamed.to_value()]);
-        let plan = plan_permitted(&kubevirt(&[], Some("144d:a80a=a/x")), &[own.clone()]);
+        let removed = kubevirt(&[], Some("144d:a80a=a/x"));
+        let plan = plan_permitted(&removed, std::slice::from_ref(&own));
         assert_eq!(applied_list(&plan), [own.to_value()]);
+    }
+
+    #[test]
+    fn an_id_gets_one_resource() {
+        let (first, second) = (device("144d:a80a", "b/y"), device("144d:a80a", "a/x"));
+        let desired = [first.clone(), first.clone(), second];
+        let plan = plan_permitted(&kubevirt(&[], None), &desired);
+        assert_eq!(applied_list(&plan), [first.to_value()]);
+        assert_eq!(
+            plan.refused,
+            ["144d:a80a=a/x: hostDevices.allowed has 144d:a80a=b/y before it"]
+        );
+        // An own entry with the refused resource is replaced.
+        let second = device("144d:a80a", "a/x");
+        let object = kubevirt(std::slice::from_ref(&second), Some("144d:a80a=a/x"));
+        assert_eq!(applied_list(&plan_permitted(&object, &desired)), [first.to_value()]);
     }
 
     #[test]

@@ -158,8 +158,8 @@ fn outcome(plan: &PermittedPlan) -> Result<String, Fault> {
         ));
     }
     let message = format!(
-        "KubeVirt permits these devices with another resource, and Berth does not change entries of others: {}; use the same \
-         resourceName in hostDevices.allowed, or remove the entry from the KubeVirt object",
+        "these devices have another resource, and Berth does not change entries of others: {}; use the same resourceName in \
+         hostDevices.allowed, or remove the other entry",
         plan.refused.join("; ")
     );
     Err(Fault::new(ConditionReason::DevicesNotPermitted, message))
