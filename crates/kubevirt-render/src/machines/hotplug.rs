@@ -290,10 +290,10 @@ fn elements<'v>(vm: &'v Value, list: &str) -> impl Iterator<Item = &'v Value> + 
 fn set_size(templates: &mut [Value], expansion: &DiskExpansion) {
     let own = templates.iter_mut().find(|one| one["metadata"]["name"] == *expansion.claim);
     let Some(spec) = own.and_then(|template| template.get_mut("spec")) else { return };
-    for field in ["pvc", "storage"] {
-        if let Some(claim) = spec.get_mut(field) {
-            claim["resources"]["requests"]["storage"] = expansion.size.to_string().into();
-        }
+    // An expansion has a size that was read from this path, so that no step of the path is another type.
+    let field = if spec["pvc"].is_object() { "pvc" } else { "storage" };
+    if let Some(claim) = spec.get_mut(field) {
+        claim["resources"]["requests"]["storage"] = expansion.size.to_string().into();
     }
 }
 
@@ -487,6 +487,17 @@ mod tests {
         assert!(plan.faults[0].to_string().contains("cannot be shrunk"), "{:?}", plan.faults);
         assert!(!plan.faults[0].redacted().contains("Gi"), "{:?}", plan.faults);
         assert!(!plan.faults[0].is_temporary());
+    }
+
+    #[test]
+    fn only_the_claim_with_the_size_is_changed() {
+        let mut vm = machine(&[("data", "1Gi")]);
+        vm["spec"]["dataVolumeTemplates"][1]["spec"]["storage"] = json!(7);
+        let plan = DiskPlan::new(&vm, &desired(&[("data", "2Gi")]));
+        let patched = apply(&vm, &plan, &["web-1-disk-data"], Some("r2"));
+        let spec = &patched["spec"]["dataVolumeTemplates"][1]["spec"];
+        assert_eq!(spec["storage"], 7);
+        assert_eq!(spec["pvc"]["resources"]["requests"]["storage"], "2Gi");
     }
 
     #[test]
