@@ -35,6 +35,7 @@ mod references;
 mod render;
 mod render_context;
 mod renderer;
+mod requested_devices;
 mod revision;
 pub mod rollout;
 mod scheduling;

@@ -16,8 +16,8 @@ use super::disks::{
     check_unique_names,
 };
 use super::field_parser::{ProblemReporter, UnreadFields};
-use super::host_devices::RequestedDevices;
 use super::kubeconfig::check_kubeconfig;
+use super::requested_devices::RequestedDevices;
 
 /// A parsed providerSpec.
 #[derive(Clone, Debug, Default, PartialEq)]
