@@ -242,7 +242,7 @@ mod tests {
         let machines: Vec<Machine> = all.iter().map(|one| one.machine.clone()).collect();
         let desired = u32::try_from(all.len()).unwrap();
         let limits = ReplacementLimits { desired, max_surge, max_unavailable };
-        let state = DeploymentState::new(limits, desired, &machines);
+        let state = DeploymentState::new(limits, &machines);
         Deployments::from([(("cluster-a".to_owned(), "web".to_owned()), Ok(state))])
     }
 

@@ -14,8 +14,10 @@ use super::machine::Machine;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeploymentState {
     limits: ReplacementLimits,
-    /// Number of available machines that are not being removed.
-    available: u32,
+    /// Names of the machines that are observed to be available and are not being removed.
+    observed: BTreeSet<String>,
+    /// Number of available machines according to the status, without those that have been marked since.
+    reported: u32,
     /// Names of the machines whose replacement was requested and whose removal has not begun.
     requested: BTreeSet<String>,
 }
@@ -37,44 +39,54 @@ impl DeploymentState {
         let limits = replacement_limits(&deployment.spec).map_err(|error| {
             Problem::new(deployment.qualified_name(), error.field, &error.value, error.message)
         })?;
-        let count = |is_counted: &dyn Fn(&Machine) -> bool| {
-            let counted = machines.iter().filter(|one| is_counted(one)).count();
-            u32::try_from(counted).unwrap_or(u32::MAX)
-        };
         // The status may be stale, and still count machines as available that have just been marked for removal.
-        let marked_since = replicas.saturating_sub(count(&|one| !one.is_leaving()));
+        let remaining = number_of(machines.iter().filter(|one| !one.is_leaving()));
+        let marked_since = replicas.saturating_sub(remaining);
         let min_ready = i64::from(deployment.spec.min_ready_seconds.unwrap_or(0).max(0));
         // If the controller was killed after it had created a machine, the status may still have the number from before
         // another machine was deleted, so it does not limit the number of available machines to those that are ready.
-        let observed = count(&|one| one.is_counted(min_ready, now.as_second()));
-        let available = observed.min(counted.saturating_sub(marked_since));
-        Ok(Self::new(limits, available, machines))
+        let observed = machines.iter().filter(|one| one.is_counted(min_ready, now.as_second()));
+        Ok(Self {
+            limits,
+            observed: observed.map(|one| one.name.clone()).collect(),
+            reported: counted.saturating_sub(marked_since),
+            requested: requested_machines(machines),
+        })
     }
 
-    /// Returns the state of a MachineDeployment with this number of available machines.
+    /// Returns the state of a MachineDeployment whose machines are available, unless they are known not to be.
     #[must_use]
-    pub fn new(limits: ReplacementLimits, available: u32, machines: &[Machine]) -> Self {
-        let requested = machines.iter().filter(|one| one.awaits_replacement());
-        Self { limits, available, requested: requested.map(|one| one.name.clone()).collect() }
+    pub fn new(limits: ReplacementLimits, machines: &[Machine]) -> Self {
+        let available = machines.iter().filter(|one| one.is_available());
+        let observed: BTreeSet<String> = available.map(|one| one.name.clone()).collect();
+        let reported = number_of(observed.iter());
+        Self { limits, observed, reported, requested: requested_machines(machines) }
+    }
+
+    /// Returns true if at least `minimum` machines are available after the removal of the machine. A machine that is
+    /// not observed to be available, because its Node is not known or it has just become ready, need not be replaced by
+    /// another one: otherwise it would stay on its host for ever if it never becomes ready. The status may count it.
+    fn leaves(&self, machine: &Machine, minimum: u32) -> bool {
+        let others = number_of(self.observed.iter().filter(|name| **name != machine.name));
+        !machine.is_available() || (others >= minimum && self.reported > minimum)
     }
 
     /// Returns true if the removal of the machine leaves as many available machines as desired.
     #[must_use]
     pub fn is_replaced(&self, machine: &Machine) -> bool {
-        !machine.is_available() || self.available > self.limits.desired
+        self.leaves(machine, self.limits.desired)
     }
 
     /// Returns true if the removal of the machine leaves at most `maxUnavailable` machines unavailable.
     #[must_use]
     pub fn permits_removal(&self, machine: &Machine) -> bool {
-        let minimum = self.limits.desired.saturating_sub(self.limits.max_unavailable);
-        !machine.is_available() || self.available > minimum
+        self.leaves(machine, self.limits.desired.saturating_sub(self.limits.max_unavailable))
     }
 
     /// Returns true if another machine may be created before one is removed.
     #[must_use]
     pub fn permits_request(&self) -> bool {
-        u32::try_from(self.requested.len()).unwrap_or(u32::MAX) < self.limits.max_surge
+        number_of(self.requested.iter()) < self.limits.max_surge
     }
 
     /// Returns true if replacements are created before the machines are removed (`maxSurge` is above 0).
@@ -97,10 +109,21 @@ impl DeploymentState {
     /// Records that the removal of the machine begins.
     pub fn record_removal(&mut self, machine: &Machine) {
         self.requested.remove(&machine.name);
+        self.observed.remove(&machine.name);
         if machine.is_available() {
-            self.available = self.available.saturating_sub(1);
+            self.reported = self.reported.saturating_sub(1);
         }
     }
+}
+
+/// Returns the names of the machines whose replacement was requested and whose removal has not begun.
+fn requested_machines(machines: &[Machine]) -> BTreeSet<String> {
+    let requested = machines.iter().filter(|one| one.awaits_replacement());
+    requested.map(|one| one.name.clone()).collect()
+}
+
+fn number_of(items: impl Iterator) -> u32 {
+    u32::try_from(items.count()).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]
@@ -136,6 +159,36 @@ mod tests {
             assert!(!is_replaced(Some(980), status.clone()), "it is ready for 20 seconds");
             assert!(is_replaced(Some(970), status));
         }
+    }
+
+    /// The tenant's API server has never answered since the start of the controller, and the guest of `web-3` hangs.
+    #[test]
+    fn machine_that_is_not_observed_is_removed_within_the_budget() {
+        let machine = |name: &str, ready_since| Machine {
+            name: name.to_owned(),
+            is_ready: true,
+            ready_since,
+            ..Machine::default()
+        };
+        let all = [machine("web-1", Some(0)), machine("web-2", Some(0)), machine("web-3", None)];
+        let read = |max_unavailable: u32, available: u32| {
+            let update = json!({"maxSurge": 0, "maxUnavailable": max_unavailable});
+            let object = json!({"metadata": {"name": "web"},
+                "spec": {"replicas": 3, "strategy": {"rollingUpdate": update}},
+                "status": {"replicas": 3, "availableReplicas": available}});
+            DeploymentState::read(object, &all, at(1_000)).unwrap()
+        };
+        let mut state = read(1, 3);
+        assert!(!state.permits_removal(&all[0]), "two other machines must be available");
+        assert!(state.permits_removal(&all[2]));
+        state.record_removal(&all[2]);
+        assert!(!state.permits_removal(&all[0]) && !state.permits_removal(&all[1]));
+        assert!(!read(1, 2).permits_removal(&all[2]), "the status may count this machine");
+        let mut state = read(2, 3);
+        state.record_removal(&all[2]);
+        assert!(state.permits_removal(&all[0]));
+        state.record_removal(&all[0]);
+        assert!(!state.permits_removal(&all[1]));
     }
 
     #[test]

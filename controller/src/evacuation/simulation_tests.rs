@@ -98,7 +98,7 @@ impl SimulatedHost {
             .cloned()
             .collect();
         let all: Vec<Machine> = self.machines.iter().map(|one| one.machine.clone()).collect();
-        let state = DeploymentState::new(self.limits, self.available(), &all);
+        let state = DeploymentState::new(self.limits, &all);
         let mut deployments =
             Deployments::from([(("cluster-a".to_owned(), "web".to_owned()), Ok(state))]);
         let targets = match step.target {
