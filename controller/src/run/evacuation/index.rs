@@ -104,6 +104,13 @@ impl EvacuationIndex {
         state.evacuating.values().filter_map(|facts| facts.evacuated_host.clone()).collect()
     }
 
+    /// Returns the hosts that instances in this namespace must leave.
+    pub(super) fn hosts_of_namespace(&self, namespace: &str) -> BTreeSet<String> {
+        let state = self.lock();
+        let own = state.evacuating.iter().filter(|((one, _), _)| one == namespace);
+        own.filter_map(|(_, facts)| facts.evacuated_host.clone()).collect()
+    }
+
     /// Returns the hosts that machines of MachineDeployments with this name must leave.
     pub(super) fn hosts_of_deployment(&self, name: &str) -> BTreeSet<String> {
         let state = self.lock();
@@ -184,6 +191,8 @@ mod tests {
         assert_eq!(index.machines_on("a").len(), 1);
         let hosts = |name: &str| index.hosts_of_deployment(name).into_iter().collect::<Vec<_>>();
         assert_eq!((hosts("web"), hosts("db")), (vec!["a".to_owned()], Vec::new()));
+        assert_eq!(index.hosts_of_namespace("cluster-a"), ["a".to_owned()].into());
+        assert!(index.hosts_of_namespace("cluster-b").is_empty());
         let mut other = instance("External", "b", "");
         other.metadata.name = Some("web-2".to_owned());
         assert_eq!(affected(&other, false), ["a"], "a replacement has become ready");

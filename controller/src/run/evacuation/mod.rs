@@ -20,8 +20,8 @@ mod write_results;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_api::InfraNode;
 use berth_api::names::EVACUATING_LABEL;
+use berth_api::{InfraNode, TenantCluster};
 use berth_runtime::reconcile::{Action, ReconcilerOptions, run_reconciler};
 use berth_runtime::watch::{OptionalInformer, OptionalKind};
 use futures::channel::mpsc::unbounded;
@@ -32,6 +32,7 @@ use super::apply::Writer;
 use super::events::EventEmitter;
 use super::metrics::Metrics;
 use super::reconcile::ReconcileFailure;
+use super::tenant_access::TenantObjects;
 use crate::api_resource::machine_resource;
 use crate::evacuation::targets::TargetFinder;
 use evacuator::Evacuator;
@@ -45,8 +46,8 @@ pub use informers::EvacuationInformers;
 const OPTIONS: ReconcilerOptions =
     ReconcilerOptions { name: "evacuation", concurrency: 1, debounce: Duration::from_millis(300) };
 
-/// Minimum interval between reconciles of a host that removal reports trigger. A tenant can change the state of its
-/// pods, and thus the reports, at any rate.
+/// Minimum interval between reconciles of a host that removal reports or lists of a tenant's Nodes trigger. A tenant can
+/// change the state of its pods, and thus the reports, at any rate, and its API server can end each watch.
 const REPORT_PERIOD: Duration = Duration::from_secs(5);
 
 /// Moves machines from hosts whose pods were evicted, until the future is dropped, which may happen at any moment.
@@ -82,6 +83,15 @@ pub async fn run(
     let handler = Arc::clone(&triggers);
     informers.deployment_handlers.subscribe(move |object, _| handler.handle_deployment(object));
     let (reports, report_changes) = unbounded_channel();
+    let (listed, sender) = (Arc::clone(&index), reports.clone());
+    informers.connections.subscribe(TenantObjects::Nodes, move |tenant, changed| {
+        // After a start of the controller, the first list of a tenant's Nodes changes which machines count as
+        // available, but may change no status. Changes of single Nodes change the status of the MachineDeployment.
+        if changed.is_none() {
+            let hosts = listed.hosts_of_namespace(&TenantCluster::namespace_of(tenant));
+            hosts.into_iter().for_each(|host| sender.send(host).unwrap_or_default());
+        }
+    });
     let reported = Arc::clone(&index);
     informers.removals.subscribe(move |namespace, name| {
         let host = reported.evacuated_host_of(&(namespace.to_owned(), name.to_owned()));
