@@ -11,7 +11,7 @@ use kube::{Api, Client, ResourceExt as _};
 use serde_json::json;
 use tokio::runtime::Runtime;
 
-use super::{create_client, create_runtime};
+use super::{create_client, create_runtime, current_time};
 
 /// Running simulation of KubeVirt, stopped on drop.
 #[derive(Debug)]
@@ -75,7 +75,7 @@ async fn sync_instances(client: &Client, starts_vms: bool) -> kube::Result<()> {
             "metadata": {"name": name, "namespace": namespace, "labels": vm.labels()},
             "spec": {"domain": {"devices": {}}},
             "status": {"phase": "Running", "conditions":
-                [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}]},
+                [{"type": "Ready", "status": "True", "lastTransitionTime": current_time()}]},
         });
         let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &namespace, &instances);
         let body = serde_json::from_value(instance).map_err(kube::Error::SerdeError)?;

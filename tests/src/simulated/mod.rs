@@ -11,6 +11,7 @@ mod vm_hosts;
 use std::path::Path;
 
 use anyhow::Result;
+use k8s_openapi::jiff::Timestamp;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use tokio::runtime::{Builder, Runtime};
@@ -38,4 +39,10 @@ pub async fn create_client(kubeconfig: &Path) -> Result<Client> {
 /// Fails if the thread cannot be created.
 pub fn create_runtime() -> Result<Runtime> {
     Ok(Builder::new_multi_thread().worker_threads(1).enable_all().build()?)
+}
+
+/// Returns the current time in the format of Kubernetes, in whole seconds.
+fn current_time() -> String {
+    let now = Timestamp::now();
+    Timestamp::from_second(now.as_second()).unwrap_or(now).to_string()
 }

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
 use super::random::Random;
-use super::{create_client, create_runtime};
+use super::{create_client, create_runtime, current_time};
 
 const INTERVAL: Duration = Duration::from_millis(200);
 /// Each iteration evicts each pod of a drained host with the probability 1 / `EVICTION_RATE`.
@@ -197,7 +197,7 @@ impl Simulation {
 
 /// Returns the patch of an instance that starts on a host.
 fn placed_instance(host: &str, is_migratable: bool) -> Value {
-    let time = "2026-01-01T00:00:00Z";
+    let time = current_time();
     let migratable = if is_migratable { "True" } else { "False" };
     json!({
         "spec": {"evictionStrategy": "External"},
