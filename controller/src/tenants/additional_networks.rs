@@ -170,7 +170,7 @@ mod tests {
         let [(other, object)] = found.objects.as_slice() else { panic!("{found:?}") };
         assert_eq!(other, "abc-storage");
         let metadata = &object.body["metadata"];
-        assert_eq!(metadata["name"], "network-abc-storage");
+        assert_eq!(metadata["name"], "berth-network-abc-storage");
         assert_eq!(metadata["namespace"], "cluster-abc");
         assert_eq!(metadata["labels"][TENANT_LABEL], "abc");
         let ready = "network.berth.dev/cluster-abc-storage";
@@ -178,7 +178,7 @@ mod tests {
         let config: Value =
             serde_json::from_str(object.body["spec"]["config"].as_str().unwrap()).unwrap();
         assert_eq!(config["vlan"], 150);
-        assert!(found.keeps("network-abc-storage") && !found.keeps("network-other"));
+        assert!(found.keeps("berth-network-abc-storage") && !found.keeps("berth-network-other"));
     }
 
     #[test]
@@ -202,6 +202,8 @@ mod tests {
         // The hosts may return, so machines keep the definition.
         let without_hosts =
             definitions(json!(["abc-storage"]), &[storage(json!({"vlan": 1}))], &[]);
-        assert!(without_hosts.keeps("network-abc-storage") && without_hosts.objects.is_empty());
+        assert!(
+            without_hosts.keeps("berth-network-abc-storage") && without_hosts.objects.is_empty()
+        );
     }
 }

@@ -133,7 +133,7 @@ fn networks_of_other_tenants_are_attached() {
     let options = RenderOptions { interfaces, ..render_options("vm") };
     let rendered = render_with_options(&deployment, &objects, options).unwrap();
     // The definition is in the namespace of the machine.
-    let definition = "cluster-cluster-name/network-storage";
+    let definition = "cluster-cluster-name/berth-network-storage";
     assert_eq!(
         spec_of(&rendered)["networks"][2],
         json!({"name": "additional-1", "multus": {"networkName": definition}})
@@ -153,6 +153,12 @@ fn networks_of_other_tenants_must_be_permitted() {
         (json!({"name": "storage"}), network(), json!([]), "add it to InfraConfig's"),
         (json!({"name": "storage"}), json!({}), json!(["storage"]), "without spec.network"),
         (json!({"name": "other"}), network(), json!(["other"]), "or the name of a TenantCluster"),
+        (
+            json!({"name": "cluster-cluster-name/berth-network-storage"}),
+            network(),
+            json!(["storage"]),
+            "is the network of TenantCluster storage: replace it with storage",
+        ),
         (
             json!({"name": "storage", "binding": "Bridge"}),
             network(),

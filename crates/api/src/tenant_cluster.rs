@@ -17,8 +17,9 @@ use crate::{
     AddressPool, Condition, DrainTimeout, Exposure, GrantedPrefix, PodNetwork, ReplaceAfter, VlanId,
 };
 
-/// Prefix of the names of NetworkAttachmentDefinitions for the networks of other tenants.
-const ADDITIONAL_DEFINITION_PREFIX: &str = "network-";
+/// Prefix of the names of NetworkAttachmentDefinitions for the networks of other tenants. Templates must not name these
+/// definitions, so the prefix differs from names that users give to definitions of their own.
+const ADDITIONAL_DEFINITION_PREFIX: &str = "berth-network-";
 
 /// Desired state of one tenant cluster. The name of the object is the tenant's ID; the tenant's namespace is
 /// `cluster-<id>`.

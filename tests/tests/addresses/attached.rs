@@ -30,7 +30,12 @@ pub(super) fn machines_are_attached_to_the_network_of_another_tenant(plane: &Con
         })
         .unwrap();
     let definition = plane
-        .get_json(&["network-attachment-definitions", "network-bank-storage", "-n", NAMESPACE])
+        .get_json(&[
+            "network-attachment-definitions",
+            "berth-network-bank-storage",
+            "-n",
+            NAMESPACE,
+        ])
         .unwrap();
     let config: Value =
         serde_json::from_str(definition["spec"]["config"].as_str().unwrap()).unwrap();

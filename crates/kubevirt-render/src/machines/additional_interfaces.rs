@@ -54,6 +54,12 @@ fn refusal_message(machine: &MachineRenderer<'_>, network: &AdditionalNetwork) -
     let NetworkSource::Definition { namespace, .. } = source else {
         return tenant_refusal_message(machine, name);
     };
+    // With the definition as a network of the tenant's own namespace, the machine would need no permission, and would
+    // claim no address, so the deletion of the other tenant would not wait for it.
+    let definition = name.split_once('/').map(|(_, definition)| definition);
+    if let Some(other) = definition.and_then(TenantCluster::tenant_of_additional_definition) {
+        return Some(format!("is the network of TenantCluster {other}: replace it with {other}"));
+    }
     let Some(tenant) = machine.tenant else {
         return (*namespace != machine.namespace).then(|| {
             format!(
