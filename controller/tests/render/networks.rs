@@ -170,6 +170,11 @@ fn networks_of_other_tenants_must_be_permitted() {
         let problems = render(&[("additionalNetworks", json!([entry]))], &objects).unwrap_err();
         assert!(problems.contains(words), "{problems}");
     }
+    let objects = tenants_with_a_second_network(&network(), &json!(["storage"]));
+    let twice = json!([{"name": "storage"}, {"name": "storage"}]);
+    let problems = render(&[("additionalNetworks", twice)], &objects).unwrap_err();
+    assert!(problems.contains("additionalNetworks[1].name"), "{problems}");
+    assert!(problems.contains("is already in the list"), "{problems}");
 }
 
 /// The controller reports these warnings in the condition TemplateHonored.

@@ -31,7 +31,13 @@ pub(super) fn interface_mac(machine: &MachineRenderer<'_>, interface: &str) -> M
 pub(super) fn check_networks(machine: &MachineRenderer<'_>) {
     let AdditionalNetworks { networks, has_pod_network } = &machine.provider.additional_networks;
     for (index, network) in networks.iter().enumerate() {
-        if let Some(message) = refusal_message(machine, network) {
+        let mut earlier = networks.iter().take(index);
+        let is_repeated = network.source == NetworkSource::Tenant
+            && earlier.any(|other| other.name == network.name);
+        // Each interface would claim addresses of the other tenant.
+        let repeated =
+            is_repeated.then(|| "is already in the list: remove one of the entries".to_owned());
+        if let Some(message) = repeated.or_else(|| refusal_message(machine, network)) {
             let path = format!("{SPEC_PATH}.{NETWORKS_FIELD}[{index}].name");
             machine.reporter.report_error(&path, &network.name, message);
         }
