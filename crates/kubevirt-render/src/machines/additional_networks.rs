@@ -13,7 +13,7 @@ const ADDRESS_FIELDS: [&str; 6] = ["address", "addresses", "cidr", "ipam", "ipv4
 /// Maximum length of the name of a TenantCluster, as in the CRD.
 const MAX_TENANT_NAME: usize = 55;
 /// Maximum number of additional networks of a machine.
-const MAX_NETWORKS: usize = 16;
+pub(super) const MAX_NETWORKS: usize = 16;
 
 /// Additional networks of a machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

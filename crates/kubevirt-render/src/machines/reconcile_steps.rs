@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 use berth_api::{MacAddress, Problem, excerpt, names};
 use serde_json::{Value, json};
 
+use super::additional_interfaces::interface_name;
+use super::additional_networks::MAX_NETWORKS;
 use super::deployment::{MACHINE_DEPLOYMENT_GROUP, MACHINE_DEPLOYMENT_KIND, MachineDeployment};
 use super::network::TENANT_INTERFACE;
 use super::render::{RenderedMachine, render_machine};
@@ -75,20 +77,27 @@ pub struct AttachedInterface {
 }
 
 /// Reads the interfaces of a VirtualMachine in networks of other tenants, from the annotations in which Berth recorded
-/// their addresses. A user may have changed the annotations, so entries of another form are ignored.
+/// their addresses. A user may have changed the annotations and the interfaces, so entries of another form are ignored,
+/// and at most one interface in each network is read: otherwise lost addresses of any number would be claimed again.
 fn attached_interfaces(
     annotations: &BTreeMap<String, String>,
     interfaces: &[Value],
 ) -> Vec<AttachedInterface> {
-    let attached = |(key, value): (&String, &String)| {
-        let name = key.strip_prefix(names::ADDITIONAL_ADDRESSES_PREFIX)?;
-        let (tenant, recorded) = value.split_once(':')?;
-        let interface = interfaces.iter().find(|one| one["name"] == name)?;
-        let mac = interface["macAddress"].as_str()?.parse().ok()?;
-        let (name, tenant, recorded) = (name.to_owned(), tenant.to_owned(), recorded.to_owned());
-        Some(AttachedInterface { name, tenant, recorded, mac })
-    };
-    annotations.iter().filter_map(attached).collect()
+    let mut all: Vec<AttachedInterface> = Vec::new();
+    for index in 0..MAX_NETWORKS {
+        let name = interface_name(index);
+        let key = format!("{}{name}", names::ADDITIONAL_ADDRESSES_PREFIX);
+        let recorded = annotations.get(&key).and_then(|value| value.split_once(':'));
+        let Some((tenant, recorded)) = recorded else { continue };
+        let interface = interfaces.iter().find(|one| one["name"] == name.as_str());
+        let mac = interface.and_then(|one| one["macAddress"].as_str()?.parse().ok());
+        let Some(mac) = mac else { continue };
+        if all.iter().all(|one| one.tenant != tenant) {
+            let (tenant, recorded) = (tenant.to_owned(), recorded.to_owned());
+            all.push(AttachedInterface { name, tenant, recorded, mac });
+        }
+    }
+    all
 }
 
 /// Identity of a MachineDeployment as the owner of VirtualMachines.
@@ -491,11 +500,17 @@ mod tests {
                 annotation("additional-1"): "abc-storage:10.1.0.7,fd00::7",
                 annotation("additional-2"): "abc-storage:10.1.0.8",
                 annotation("additional-3"): "10.1.0.9",
+                annotation("additional-4"): "abc-storage:10.1.0.10",
+                annotation("additional-17"): "abc-backup:10.2.0.7",
+                annotation("other"): "abc-backup:10.2.0.7",
                 names::CLAIMED_ADDRESSES_ANNOTATION: "10.0.0.7",
             }},
             "spec": {"template": {"spec": {"domain": {"devices": {"interfaces": [
                 {"name": "additional-1", "macAddress": "02:00:00:00:00:02"},
                 {"name": "additional-3", "macAddress": "02:00:00:00:00:03"},
+                {"name": "additional-4", "macAddress": "02:00:00:00:00:04"},
+                {"name": "additional-17", "macAddress": "02:00:00:00:00:05"},
+                {"name": "other", "macAddress": "02:00:00:00:00:06"},
             ]}}}}},
         });
         let expected = AttachedInterface {
