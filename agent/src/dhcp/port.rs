@@ -82,9 +82,9 @@ impl Port {
     }
 
     /// Returns an unsolicited router advertisement for the port, to all nodes. Its content is the same for all leases
-    /// with an IPv6 address. A guest without IPv6 must not get the advertisement, because the name servers in it would
-    /// be unreachable. So all guests that have sent a frame must have an IPv6 address; before the first frame, one
-    /// lease of the network with an IPv6 address is enough.
+    /// with an IPv6 address, except the default gateway. A guest without IPv6 must not get the advertisement, because
+    /// the name servers in it would be unreachable. So all guests that have sent a frame must have an IPv6 address;
+    /// before the first frame, one lease of the network with an IPv6 address is enough.
     pub(super) fn advertisement(&self) -> Option<Vec<u8>> {
         let advertisements: Option<Vec<_>> =
             self.responders.iter().map(PortResponder::advertisement).collect();

@@ -76,13 +76,17 @@ impl ServedNetwork {
 }
 
 /// Creates a responder for one lease of the network. A lease with IPv6 is preferred, because its responder has the
-/// whole configuration of the network.
+/// whole configuration of the network. Among these, a lease without a default gateway is preferred: its advertisements
+/// are sent to ports whose guests are not known yet, and a guest must not get a gateway that its lease does not have. A
+/// guest whose lease has one gets it with the answer to its router solicitation.
 fn create_network_responder(
     settings: &Arc<NetworkSettings>,
     leases: &[Lease],
 ) -> Option<PortResponder> {
-    let with_ipv6 = leases.iter().find(|lease| lease.ipv6.is_some());
-    let lease = with_ipv6.or_else(|| leases.first())?;
+    let with_ipv6 = || leases.iter().filter(|lease| lease.ipv6.is_some());
+    let mut without_gateway = with_ipv6().filter(|lease| lease.default_route == Some(false));
+    let preferred = without_gateway.next().or_else(|| with_ipv6().next());
+    let lease = preferred.or_else(|| leases.first())?;
     Some(PortResponder::with_network(settings, lease))
 }
 
@@ -103,6 +107,8 @@ pub(super) fn served_networks(leases: &HostLeasesSpec, current: &ServedNetworks)
 
 #[cfg(test)]
 mod tests {
+    use berth_api::LeaseOptions;
+
     use super::*;
 
     fn lease(number: u8, machine: &str) -> Lease {
@@ -131,6 +137,28 @@ mod tests {
         assert_eq!(served.machine(lease(4, "").mac), "02:00:00:00:00:04");
         assert!(served.observer().is_some());
         assert!(ServedNetwork::new(network("cluster-a", Vec::new())).observer().is_none());
+    }
+
+    #[test]
+    fn unknown_guests_get_no_gateway_that_one_of_the_leases_lacks() {
+        let ipv6 = LeaseOptions {
+            prefix_length: 64,
+            gateway: Some("fe80::1".parse().unwrap()),
+            ..LeaseOptions::default()
+        };
+        let advertisement = |leases: Vec<Lease>| {
+            let network = LeaseNetwork { ipv6: Some(ipv6.clone()), ..network("cluster-a", leases) };
+            ServedNetwork::new(network).observer().unwrap().advertisement().unwrap()
+        };
+        let with_ipv6 = |number: u8, default_route| Lease {
+            ipv6: Some([0xfd00, 0, 0, 0, 0, 0, 0, u16::from(number)].into()),
+            default_route,
+            ..lease(number, "a")
+        };
+        let (own, attached) = (with_ipv6(1, None), with_ipv6(2, Some(false)));
+        let of_attached = advertisement(vec![attached.clone()]);
+        assert_ne!(advertisement(vec![own.clone()]), of_attached);
+        assert_eq!(advertisement(vec![own, attached]), of_attached);
     }
 
     #[test]
