@@ -104,6 +104,11 @@ fn build(
     let Some(requested) = &owner.spec.network else {
         return Err(refused("has no spec.network"));
     };
+    // Machines of other tenants are known by their AddressClaims only. Without them, the tenant could be deleted and its
+    // VLAN allocated to another tenant while machines still use it.
+    if requested.ipv4.is_none() && requested.ipv6.is_none() {
+        return Err(refused("has no address pools: set spec.network.ipv4 or spec.network.ipv6"));
+    }
     let network = resolve_host_network(owner, input.hosts).map_err(not_ready)?;
     let network = network.map(|network| with_last_known_mtu(network, owner));
     let id = owner.status.as_ref().and_then(NetworkId::from_status);
@@ -149,7 +154,8 @@ mod tests {
     ) -> AdditionalDefinitions {
         let own = json!({"name": "trunk", "additional": additional});
         let tenant = tenant("abc", own, json!({"vlan": 100}));
-        let config = json!({"additionalNetworks": ["abc-storage", "abc", "absent", "plain"]});
+        let config =
+            json!({"additionalNetworks": ["abc-storage", "abc", "absent", "plain", "unnumbered"]});
         let config: InfraConfigSpec = serde_json::from_value(config).unwrap();
         let input = AdditionalInput {
             tenant: &tenant,
@@ -163,7 +169,8 @@ mod tests {
 
     #[test]
     fn the_definition_is_in_the_namespace_of_the_machines() {
-        let network = json!({"name": "trunk", "readyHostsOnly": true});
+        let ipv4 = json!({"cidr": "10.1.0.0/24"});
+        let network = json!({"name": "trunk", "readyHostsOnly": true, "ipv4": ipv4});
         let storage = tenant("abc-storage", network, json!({"vlan": 150}));
         let found = definitions(json!(["storage/ceph", "abc-storage"]), &[storage], &[host()]);
         assert!(found.faults.is_empty() && found.retained.is_empty(), "{found:?}");
@@ -183,13 +190,19 @@ mod tests {
 
     #[test]
     fn unavailable_networks_are_reported() {
-        let storage = |status: Value| tenant("abc-storage", json!({"name": "trunk"}), status);
-        let others = [storage(json!({})), tenant("plain", Value::Null, json!({}))];
+        let network = json!({"name": "trunk", "ipv6": {"cidr": "fd00:1::/64"}});
+        let storage = |status: Value| tenant("abc-storage", network.clone(), status);
+        let others = [
+            storage(json!({})),
+            tenant("plain", Value::Null, json!({})),
+            tenant("unnumbered", json!({"name": "trunk"}), json!({"vlan": 151})),
+        ];
         for (name, words, is_retained) in [
             ("abc-storage", "TenantCluster abc-storage has no VLAN or VNI yet", true),
             ("abc", "is the tenant itself", false),
             ("absent", "TenantCluster absent does not exist", false),
             ("plain", "has no spec.network", false),
+            ("unnumbered", "has no address pools", false),
             ("foreign", "add it to InfraConfig's spec.additionalNetworks", false),
         ] {
             let found = definitions(json!([name]), &others, &[host()]);

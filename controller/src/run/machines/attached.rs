@@ -51,12 +51,17 @@ impl ValidatedDeployment<'_> {
                 );
                 Fault::new(fault.reason, message)
             })?;
-            plans.extend(pools.map(|pools| AddressPlan {
+            // Without a claim, the deletion of the other tenant would not wait for the machine.
+            let Some(pools) = pools else {
+                let message = format!("machines wait for address pools of TenantCluster {other}");
+                return Err(Fault::new(ConditionReason::WaitingForTenant, message));
+            };
+            plans.push(AddressPlan {
                 owner: NetworkOwner::with_interface(other_tenant, interface),
                 pools,
                 fixed: Vec::new(),
                 quarantine: quarantine_duration(config),
-            }));
+            });
         }
         Ok(plans)
     }
