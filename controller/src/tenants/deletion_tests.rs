@@ -96,11 +96,11 @@ fn the_network_stays_while_machines_of_other_tenants_use_it() {
         attached_machines: &attached,
         ..deletion_state(&tenant, NamespaceState::Owned)
     });
+    assert!(step.message.contains("are deleted: cluster-shop/web-1; remove"), "{step:?}");
     assert_eq!(
         (step.action, step.reason),
         (DeletionAction::Wait, ConditionReason::DeletingMachines)
     );
-    assert!(step.message.contains("are deleted: cluster-shop/web-1; remove"), "{step:?}");
 }
 
 #[test]
@@ -214,6 +214,7 @@ impl SimulatedCluster {
             tenant: &self.tenant,
             namespace: self.namespace,
             machines: &self.machines,
+            attached_machines: &[],
             claims: &self.claims,
             object_count: self.objects,
             hosts: std::slice::from_ref(&self.host),

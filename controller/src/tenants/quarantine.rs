@@ -5,7 +5,6 @@
 //! quarantine with a monotonic clock, as [`Observation`] does for lost hosts.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
@@ -73,6 +72,8 @@ impl QuarantineObserver {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+
+    use std::time::Duration;
 
     use super::*;
     use crate::observation::MIN_OBSERVATION;
