@@ -264,6 +264,42 @@ fn allowed_devices_are_requested_by_the_launcher() {
     );
 }
 
+/// Tests the rule of KubeVirt that a VM must not set a list of devices that its instance type also sets.
+#[test]
+fn devices_of_the_instance_type_are_not_set_again() {
+    let virtual_machine = "/cloudProviderSpec/virtualMachine";
+    let mut provider = base_provider_spec();
+    let instancetype = json!({"name": "gpu-4", "kind": "VirtualMachineClusterInstancetype"});
+    set_value(&mut provider, &format!("{virtual_machine}/instancetype"), instancetype);
+    let device = json!([{"resourceName": "nvidia.com/GA100"}]);
+    set_value(&mut provider, &format!("{virtual_machine}/template/gpus"), device.clone());
+    let config = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "InfraConfig", "metadata": {"name": "default"},
+        "spec": {"hostDevices": {"allowed": [{"resourceName": "nvidia.com/GA100"}]}}});
+    let instancetype = |spec: Value| {
+        json!({"apiVersion": "instancetype.kubevirt.io/v1beta1", "kind": "VirtualMachineClusterInstancetype",
+            "metadata": {"name": "gpu-4"}, "spec": spec})
+    };
+    let devices = json!([{"name": "g", "deviceName": "nvidia.com/GA100"}]);
+    let deployment = machine_deployment(&provider);
+    let render =
+        |spec: Value| render_deployment(&deployment, &[config.clone(), instancetype(spec)], "vm");
+    let report = render(json!({"gpus": devices})).unwrap_err();
+    let words = "virtualMachine.template.gpus: cannot be set because instance type gpu-4 also sets gpus: remove one of them";
+    assert!(report.contains(words), "{report}");
+    for spec in [json!({}), json!({"gpus": []}), json!({"hostDevices": devices})] {
+        let machine = render(spec).unwrap().machine;
+        let rendered = &machine["spec"]["template"]["spec"]["domain"]["devices"]["gpus"];
+        assert_eq!(rendered[0]["deviceName"], "nvidia.com/GA100");
+    }
+    set_value(&mut provider, &format!("{virtual_machine}/template/hostDevices"), device);
+    let deployment = machine_deployment(&provider);
+    let objects = [config, instancetype(json!({"hostDevices": devices}))];
+    let report = render_deployment(&deployment, &objects, "vm").unwrap_err();
+    let words =
+        "template.hostDevices: cannot be set because instance type gpu-4 also sets hostDevices";
+    assert!(report.contains(words) && !report.contains("template.gpus: cannot"), "{report}");
+}
+
 #[test]
 fn hotpluggable_disks_have_names_of_their_own() {
     let mut provider = base_provider_spec();

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::renderer::MachineRenderer;
 use super::requested_devices::{DEVICE_LISTS, RequestedDevice};
+use super::scheduling::find_instancetype;
 
 const TEMPLATE_PATH: &str =
     "spec.template.spec.providerSpec.value.cloudProviderSpec.virtualMachine.template";
@@ -38,6 +39,7 @@ impl MachineRenderer<'_> {
                 self.reporter.report_error(&path, &device.resource, message);
             }
         }
+        self.check_devices_of_instancetype();
         let is_migrated =
             self.provider.eviction_strategy == Some(EvictionStrategy::LiveMigrate.as_str());
         if is_migrated && !devices.is_empty() {
@@ -48,6 +50,24 @@ impl MachineRenderer<'_> {
             let field = if gpus.is_empty() { other } else { field };
             let path = format!("{TEMPLATE_PATH}.{field}");
             self.reporter.report_warning(&path, "", message);
+        }
+    }
+
+    /// Reports lists of devices that the instance type sets too. KubeVirt refuses such a VM (KubeVirt:
+    /// `pkg/instancetype/apply/gpu.go`, `hostdevices.go`).
+    fn check_devices_of_instancetype(&self) {
+        let Some((name, instancetype)) = find_instancetype(self) else { return };
+        let are_set = [instancetype.has_gpus, instancetype.has_host_devices];
+        let lists = DEVICE_LISTS.iter().zip(&self.provider.host_devices.lists).zip(are_set);
+        for (((field, _), list), is_set) in lists {
+            if list.is_empty() || !is_set {
+                continue;
+            }
+            let message = format!(
+                "cannot be set because instance type {} also sets {field}: remove one of them",
+                self.provider.instancetype_name(&name)
+            );
+            self.reporter.report_error(&format!("{TEMPLATE_PATH}.{field}"), "", message);
         }
     }
 
