@@ -311,6 +311,7 @@ fn hotpluggable_disks_have_names_of_their_own() {
         json!({"name": "data", "size": "1Gi", "storageClassName": "fast", "hotpluggable": true});
     let virtio = json!({
         "name": "log", "size": "2Gi", "storageClassName": "fast", "hotpluggable": true, "bus": "virtio",
+        "removalPolicy": "Delete",
     });
     set_value(&mut provider, path, json!([scsi, cold, virtio]));
     let machine = render_deployment(&machine_deployment(&provider), &[], "vm").unwrap().machine;
@@ -340,6 +341,9 @@ fn hotpluggable_disks_have_names_of_their_own() {
     assert_eq!(templates[2], before["spec"]["dataVolumeTemplates"][1]);
     assert_eq!(templates[1]["metadata"]["labels"], json!({"berth.dev/hotplug-disk": "data"}));
     assert_eq!(templates[1]["spec"]["source"], json!({"blank": {}}));
+    assert_eq!(templates[1]["metadata"].get("annotations"), None);
+    let policy = json!({"berth.dev/removal-policy": "Delete"});
+    assert_eq!(templates[3]["metadata"]["annotations"], policy);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use berth_api::names::{
     MACHINE_DEPLOYMENT_UID_ANNOTATION, REMOVAL_ANNOTATION, REPLACEMENT_ANNOTATION,
 };
-use berth_kubevirt_render::machines::reconcile_steps::controller_reference;
+use berth_kubevirt_render::machines::controller_reference;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::DynamicObject;
 use serde_json::{Value, json};

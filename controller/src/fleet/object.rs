@@ -15,7 +15,7 @@ use super::stream::InputObject;
 use crate::evacuation::machine::{EXTERNAL_STRATEGY, migration_obstacle};
 use berth_api::Problem;
 use berth_kubevirt_render::launcher::{Configuration, Invalid, Machine};
-use berth_kubevirt_render::machines::reconcile_steps::controller_reference;
+use berth_kubevirt_render::machines::controller_reference;
 use berth_kubevirt_render::machines::{
     MACHINE_DEPLOYMENT_GROUP, MACHINE_DEPLOYMENT_KIND, MachineDeployment,
 };

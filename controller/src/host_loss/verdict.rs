@@ -1,8 +1,10 @@
 //! Decides what happens to one machine on a lost host.
 
 use berth_api::names::MACHINE_DEPLOYMENT_UID_ANNOTATION;
+use berth_kubevirt_render::machines::hotplug::retained_claims;
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
+use serde_json::json;
 
 use super::away_host_limit::MAX_AWAY_PERCENT;
 use super::disks::data_disks;
@@ -55,7 +57,9 @@ pub fn replacement_verdict(vm: &DynamicObject) -> Verdict {
         Some(_) => return Verdict::Unaffected,
         None => {}
     }
-    let disks = data_disks(&vm.name_any(), &vm.data);
+    let mut disks = data_disks(&vm.name_any(), &vm.data);
+    // The retained claims of removed disks are deleted with the machine.
+    disks.extend(retained_claims(&json!({"metadata": {"annotations": vm.annotations()}})));
     if disks.is_empty() { Verdict::Replace } else { Verdict::Waits(WaitReason::DataDisks(disks)) }
 }
 
@@ -63,7 +67,7 @@ pub fn replacement_verdict(vm: &DynamicObject) -> Verdict {
 mod tests {
     use k8s_openapi::jiff::Timestamp;
     use proptest::prelude::*;
-    use serde_json::{Value, json};
+    use serde_json::Value;
 
     use super::*;
 
@@ -89,6 +93,13 @@ mod tests {
             panic!("replaced")
         };
         assert_eq!(reason.to_string(), "has data disks (d)");
+        let retained = json!({
+            MACHINE_DEPLOYMENT_UID_ANNOTATION: "u", "berth.dev/retained-disks": "web-1-disk-a",
+        });
+        let Verdict::Waits(reason) = replacement_verdict(&vm(retained, image.clone())) else {
+            panic!("replaced")
+        };
+        assert_eq!(reason.to_string(), "has data disks (web-1-disk-a)");
         for (reason, expected) in [
             (RemovalReason::HostLost, Verdict::Replaced),
             (RemovalReason::ScaleDown, Verdict::Unaffected),

@@ -36,6 +36,13 @@ pub(super) struct RequestError {
     error: kube::Error,
 }
 
+impl RequestError {
+    /// Returns true if the API server has answered the request, so that it may accept requests for other objects.
+    pub(super) const fn is_answer(&self) -> bool {
+        matches!(self.error, kube::Error::Api(_))
+    }
+}
+
 impl ReconcileError for RequestError {
     fn retry_after(&self) -> Duration {
         retry_after(&self.error)

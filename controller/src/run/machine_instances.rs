@@ -9,10 +9,11 @@ use serde_json::{Map, Value, json};
 use super::object_handlers::ObjectHandlers;
 use super::packed_content::pack_content;
 use crate::api_resource::api_resource;
+use berth_kubevirt_render::machines::hotplug::is_unattached;
 use berth_runtime::watch::{OptionalInformer, OptionalKind};
 
-/// VirtualMachineInstances of MachineDeployments. The store keeps only the phase, the condition Ready and the hosts of
-/// each instance and, if the instance must leave its host, the condition LiveMigratable and the eviction strategy.
+/// VirtualMachineInstances of MachineDeployments. The store keeps only the phase, the condition Ready, the hosts and the
+/// hotpluggable disks that are not attached of each instance and, if the instance must leave its host, the condition LiveMigratable and the eviction strategy.
 #[derive(Clone)]
 pub struct MachineInstances {
     informer: OptionalInformer,
@@ -84,6 +85,12 @@ fn trim_instance(object: &mut DynamicObject) {
         let migration = json!({"targetNode": target, "failed": failed});
         status.insert("migrationState".to_owned(), migration);
     }
+    let volumes = object.data.pointer("/status/volumeStatus").and_then(Value::as_array);
+    let volumes = volumes.into_iter().flatten().filter(|one| is_unattached(one));
+    let unattached: Vec<Value> = volumes.cloned().collect();
+    if !unattached.is_empty() {
+        status.insert("volumeStatus".to_owned(), unattached.into());
+    }
     let strategy = field("/spec/evictionStrategy");
     object.data = match evacuated {
         Some(host) => {
@@ -115,6 +122,21 @@ mod tests {
         assert_eq!(trimmed["status"]["evacuationNodeName"], "a");
         let kept = json!([{"type": "LiveMigratable", "status": "True"}]);
         assert_eq!(trimmed["status"]["conditions"], kept);
+    }
+
+    #[test]
+    fn trimmed_instance_keeps_disks_that_are_not_attached() {
+        let volume =
+            |name: &str, phase: &str| json!({"name": name, "phase": phase, "hotplugVolume": {}});
+        let fields = json!({
+            "metadata": {"name": "x"}, "spec": {},
+            "status": {"phase": "Running", "nodeName": "a", "volumeStatus": [
+                {"name": "datavolumedisk", "target": "vda"}, volume("disk-a", "Ready"), volume("disk-b", "Pending")]},
+        });
+        let mut object: DynamicObject = serde_json::from_value(fields).unwrap();
+        trim_instance(&mut object);
+        let kept = &unpack_content(&object).data["status"]["volumeStatus"];
+        assert_eq!(*kept, json!([volume("disk-b", "Pending")]));
     }
 
     #[test]

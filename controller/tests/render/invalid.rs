@@ -112,6 +112,16 @@ fn every_problem_is_reported_with_its_field() {
         ),
         (
             format!("{template}/secondaryDisks"),
+            json!([{"size": "1Gi", "name": "a", "hotpluggable": true, "removalPolicy": "Keep"}]),
+            "secondaryDisks[0].removalPolicy: `Keep`: must be Retain or Delete",
+        ),
+        (
+            format!("{template}/secondaryDisks"),
+            json!([{"size": "1Gi", "removalPolicy": "Delete"}]),
+            "secondaryDisks[0].removalPolicy: `Delete`: requires hotpluggable: true",
+        ),
+        (
+            format!("{template}/secondaryDisks"),
             json!([{"size": "1Gi", "name": "a", "hotpluggable": true, "source": "clone"}]),
             "secondaryDisks[0].source: `clone`: must be blank",
         ),

@@ -174,6 +174,11 @@ pub const HOTPLUG_REVISION_ANNOTATION: &str = "berth.dev/hotplug-revision";
 /// Annotation of a VirtualMachine: names of the DataVolumes that were removed from its template, separated by commas. The
 /// controller deletes them when the VirtualMachineInstance no longer uses them.
 pub const DETACHED_DISKS_ANNOTATION: &str = "berth.dev/detached-disks";
+/// Annotation of a VirtualMachine: names of the DataVolumes of removed disks that are retained, separated by commas.
+pub const RETAINED_DISKS_ANNOTATION: &str = "berth.dev/retained-disks";
+/// Annotation of an element of `spec.dataVolumeTemplates`, and of its DataVolume: `Delete` if the DataVolume is deleted when
+/// its disk is removed from the template (`removalPolicy`). Absent if the DataVolume is retained.
+pub const REMOVAL_POLICY_ANNOTATION: &str = "berth.dev/removal-policy";
 /// Label of the RoleBindings of tenants to [`IMAGE_CLONE_CLUSTER_ROLE`]. Its value is `true`.
 pub const IMAGE_GRANT_LABEL: &str = "berth.dev/image-grant";
 /// ClusterRole that permits to clone volumes. A RoleBinding for each tenant is in the namespace of golden images

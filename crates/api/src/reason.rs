@@ -162,8 +162,11 @@ pub enum ConditionReason {
     WaitingForVolumes,
     WaitingForHost,
     HotplugUnsupported,
+    DiskRequestsFailed,
     DiskChangesRefused,
+    DisksNotAttached,
     DisksChanging,
+    DisksRetained,
 }
 
 impl ConditionReason {

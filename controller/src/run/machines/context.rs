@@ -67,6 +67,8 @@ pub(super) struct InMemoryState {
     pub(super) node_port_refusals: NodePortRefusals,
     /// Fault after which the disks of existing machines are not compared for a time.
     pub(super) disk_backoff: Option<DiskBackoff>,
+    /// Time of the last list of DataVolumes for retained claims.
+    pub(super) retention_checked: Option<Instant>,
 }
 
 impl MachineContext {

@@ -8,7 +8,9 @@ use kube::Api;
 use kube::api::Patch;
 use serde_json::json;
 
-use super::errors::{RequestError, has_changed, none_if_not_found, refusal_message, with_request};
+use super::errors::{
+    RequestError, has_changed, none_if_not_found, redact_message, refusal_message, with_request,
+};
 use super::validated::ValidatedDeployment;
 use crate::run::api_requests::patch_params;
 
@@ -53,11 +55,13 @@ impl ExpansionFault {
 
 impl ValidatedDeployment<'_> {
     /// Raises the request of a claim to the size of a disk. A claim that requests as much or more is not changed.
+    /// `has_secrets` is true if the size may come from a Secret.
     pub(super) async fn expand_claim(
         &self,
         expansion: &DiskExpansion,
+        has_secrets: bool,
     ) -> Result<Result<(), ExpansionFault>, RequestError> {
-        let DiskExpansion { disk, claim, size } = expansion;
+        let DiskExpansion { disk, claim, size, .. } = expansion;
         let api: Api<PersistentVolumeClaim> =
             Api::namespaced(self.context.client.clone(), &self.namespace);
         let request = || format!("get PersistentVolumeClaim {}/{claim}", self.namespace);
@@ -86,6 +90,8 @@ impl ValidatedDeployment<'_> {
         if let Some(reason) = refusal_message(&patched) {
             return Ok(Err(ExpansionFault::Refused { disk: disk.clone(), reason }));
         }
+        // The message may quote the size, which may come from a Secret.
+        let patched = if has_secrets { patched.map_err(redact_message) } else { patched };
         let request = || format!("expand PersistentVolumeClaim {}/{claim}", self.namespace);
         if with_request(request, none_if_not_found(patched))?.is_none() {
             return Ok(Err(ExpansionFault::NoClaim { disk: disk.clone() }));

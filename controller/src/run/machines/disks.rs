@@ -2,128 +2,131 @@
 //! changes of each machine.
 //!
 //! Annotations of the VirtualMachine record which disks it has, and which DataVolumes are to be deleted. So a machine without
-//! a difference costs no request, and another leader continues from the objects alone.
+//! a difference costs no request, and another leader continues from the objects alone. A failed request for one machine does
+//! not prevent the update of the others.
 
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use berth_api::ConditionReason;
 use berth_kubevirt_render::launcher::{Configuration, HotplugUnsupported};
-use berth_kubevirt_render::machines::hotplug::{
-    DiskPlan, HotplugDisk, detached_claims, detached_patch, is_claim_in_use, is_own_volume,
-};
+use berth_kubevirt_render::machines::hotplug::{DiskFault, DiskPlan, HotplugDisk, detached_claims};
 use berth_kubevirt_render::machines::reconcile_steps::ExistingVm;
 use berth_kubevirt_render::machines::{MACHINE_DEPLOYMENT_KIND, RenderOptions};
-use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, Preconditions};
+use kube::api::{DynamicObject, ListParams, Patch};
 use kube::{Api, ResourceExt as _};
 use serde_json::Value;
 
 use super::disk_backoff::DiskBackoff;
+use super::disk_expansion::ExpansionFault;
+use super::disk_report::{DETACH_DELAY, DiskMessages, DiskReport, REFUSAL_TIME};
 use super::errors::{
     RequestError, has_changed, none_if_not_found, redact_message, refusal_message, with_request,
 };
-use super::resources::instance_resource;
 use super::template::MachineTemplate;
 use super::validated::ValidatedDeployment;
-use crate::api_resource::{api_resource, deployment_resource};
+use crate::api_resource::deployment_resource;
 use crate::run::api_requests::{kubevirt_resource, patch_params};
-use crate::tenants::fault::{Fault, join_first};
+use crate::run::packed_content::unpack_content;
+use crate::tenants::fault::Fault;
 
-/// Delay before a removed disk that is still in use is examined again.
-const DETACH_DELAY: Duration = Duration::from_secs(10);
-/// Time for which disks are not compared again after changes were refused, unless the MachineDeployment changes.
-const REFUSAL_TIME: Duration = Duration::from_secs(300);
-/// Maximum number of messages in the condition.
-const MAX_MESSAGES: usize = 8;
-
-/// State of the hotpluggable disks of the machines of a MachineDeployment.
-#[derive(Debug, Default)]
-pub(super) struct DiskReport {
-    /// Fault of the condition DisksReady; `None` if all machines have the disks of the template.
-    pub(super) fault: Option<Fault>,
-    /// Time until the next reconcile, if no event triggers a reconcile before.
-    pub(super) requeue_after: Option<Duration>,
+/// Template of the disks, and the reason why KubeVirt changes no disks of running machines.
+struct DiskTemplate {
+    template: MachineTemplate,
+    support: Result<(), HotplugUnsupported>,
 }
 
-/// Disks that are not as desired, as messages.
-#[derive(Debug, Default)]
-struct DiskMessages {
-    /// Changes that are not possible.
-    refused: Vec<String>,
-    /// Changes that are not complete.
-    pending: Vec<String>,
-    /// Reason why KubeVirt changes no disks of running machines.
-    unsupported: Option<String>,
-}
-
-impl DiskMessages {
-    fn into_fault(self) -> Option<Fault> {
-        let Self { refused, pending, unsupported } = self;
-        let (reason, messages) = match unsupported {
-            Some(message) => (ConditionReason::HotplugUnsupported, vec![message]),
-            None if !refused.is_empty() => (ConditionReason::DiskChangesRefused, refused),
-            None if !pending.is_empty() => (ConditionReason::DisksChanging, pending),
-            None => return None,
-        };
-        Some(Fault::new(reason, join_first(&messages, MAX_MESSAGES, "; ")))
-    }
+/// Desired disks of one machine.
+struct DesiredDisks {
+    disks: Vec<HotplugDisk>,
+    /// True if the disks contain values from Secrets, which messages must not quote.
+    has_secrets: bool,
 }
 
 impl ValidatedDeployment<'_> {
     /// Attaches, detaches and expands the hotpluggable disks of existing machines, and deletes the DataVolumes of detached
-    /// disks. Machines that are removed or replaced are not changed; neither are those of a paused MachineDeployment.
-    pub(super) async fn update_disks(&self) -> Result<DiskReport, RequestError> {
+    /// disks. Machines that are removed or replaced are not changed; neither are those of a paused MachineDeployment. Also
+    /// returns the first failed request.
+    pub(super) async fn update_disks(&self) -> (DiskReport, Option<RequestError>) {
+        let mut messages = DiskMessages::default();
+        let own = self.vms.iter().filter(|vm| vm.is_owned_by(&self.owner) && !vm.is_deleting);
+        own.for_each(|vm| messages.observe(vm));
+        match self.forget_deleted_claims().await {
+            Ok(delay) => messages.next_check = delay,
+            Err(error) => messages.record_shared_failure(error),
+        }
         let needs_update = |vm: &&ExistingVm| vm.needs_disk_update(&self.deployment, &self.owner);
         let machines: Vec<&ExistingVm> = self.vms.iter().filter(needs_update).collect();
         if machines.is_empty() || self.deployment.spec.paused {
             self.context.with_state(self.object, |memory| memory.disk_backoff = None);
-            return Ok(DiskReport::default());
+            let (report, _, failure) = messages.into_report();
+            return (report, failure);
         }
-        if let Some(report) = self.report_during_backoff() {
-            return Ok(report);
+        if let Some(backoff) =
+            self.context.with_state(self.object, |memory| memory.disk_backoff.clone())
+            && let Some(remaining) =
+                backoff.remaining_time(self.object.metadata.generation, Instant::now())
+        {
+            let (report, _, failure) = messages.into_report();
+            let fault = Some(backoff.fault);
+            return (DiskReport { fault, requeue_after: Some(remaining), ..report }, failure);
         }
-        let mut messages = DiskMessages::default();
         let mut template = None;
         if machines.iter().any(|vm| !vm.has_current_disks(&self.deployment)) {
-            if !self.has_latest_template().await? {
-                return Ok(DiskReport { fault: None, requeue_after: Some(DETACH_DELAY) });
-            }
-            match self.read_template().await? {
-                Ok(read) => template = Some((read, self.check_hotplug().await?)),
-                Err(problems) => messages.refused.extend(problems.iter().map(ToString::to_string)),
+            match self.read_disk_template(&mut messages).await {
+                Ok(Some(read)) => template = Some(read),
+                Ok(None) => {
+                    let (report, _, failure) = messages.into_report();
+                    return (DiskReport { requeue_after: Some(DETACH_DELAY), ..report }, failure);
+                }
+                Err(error) => messages.record_shared_failure(error),
             }
         }
+        let template = template.flatten();
         for vm in machines {
-            self.update_disks_of(vm, template.as_ref(), &mut messages).await?;
+            if messages.is_interrupted {
+                break;
+            }
+            if let Err(error) = self.update_disks_of(vm, template.as_ref(), &mut messages).await {
+                messages.record_failure(vm, error);
+            }
         }
-        let requeue_after = if !messages.refused.is_empty() || messages.unsupported.is_some() {
-            Some(REFUSAL_TIME)
-        } else {
-            (!messages.pending.is_empty()).then_some(DETACH_DELAY)
-        };
-        let fault = messages.into_fault();
-        self.set_backoff(fault.as_ref().filter(|_| requeue_after == Some(REFUSAL_TIME)));
-        Ok(DiskReport { fault, requeue_after })
+        let (report, is_backoff, failure) = messages.into_report();
+        self.set_backoff(report.fault.clone().filter(|_| is_backoff));
+        (report, failure)
     }
 
-    /// Returns the last fault while disks are not compared.
-    fn report_during_backoff(&self) -> Option<DiskReport> {
-        let backoff = self.context.with_state(self.object, |memory| memory.disk_backoff.clone())?;
-        let remaining = backoff.remaining_time(self.object.metadata.generation, Instant::now())?;
-        Some(DiskReport { fault: Some(backoff.fault), requeue_after: Some(remaining) })
-    }
-
-    fn set_backoff(&self, fault: Option<&Fault>) {
+    fn set_backoff(&self, fault: Option<Fault>) {
         let backoff = fault.and_then(|fault| {
             let until = Instant::now().checked_add(REFUSAL_TIME)?;
             let generation = self.object.metadata.generation;
-            Some(DiskBackoff { generation, until, fault: fault.clone() })
+            Some(DiskBackoff { generation, until, fault })
         });
         self.context.with_state(self.object, |memory| memory.disk_backoff = backoff);
     }
 
+    /// Reads the template of the disks. Returns `None` if the MachineDeployment of the watch is not that of the API server,
+    /// and `Some(None)` if the template is invalid.
+    async fn read_disk_template(
+        &self,
+        messages: &mut DiskMessages,
+    ) -> Result<Option<Option<DiskTemplate>>, RequestError> {
+        if !self.has_latest_template().await? {
+            return Ok(None);
+        }
+        match self.read_template().await? {
+            Ok(template) => {
+                let support = self.check_hotplug().await?;
+                Ok(Some(Some(DiskTemplate { template, support })))
+            }
+            Err(problems) => {
+                messages.refused.extend(problems.iter().map(ToString::to_string));
+                Ok(Some(None))
+            }
+        }
+    }
+
     /// Returns true if the MachineDeployment of the watch is that of the API server. A watch can go back in time when it
-    /// connects to another API server. A disk that the older template lacks would be deleted with its data.
+    /// connects to another API server. A disk that the older template lacks would be removed.
     async fn has_latest_template(&self) -> Result<bool, RequestError> {
         let namespace = self.object.namespace().unwrap_or_default();
         let name = self.object.name_any();
@@ -157,9 +160,21 @@ impl ValidatedDeployment<'_> {
     async fn update_disks_of(
         &self,
         vm: &ExistingVm,
-        template: Option<&(MachineTemplate, Result<(), HotplugUnsupported>)>,
+        template: Option<&DiskTemplate>,
         messages: &mut DiskMessages,
     ) -> Result<(), RequestError> {
+        let mut desired = None;
+        if let Some(template) = template.filter(|_| !vm.has_current_disks(&self.deployment)) {
+            match self.render_disks(vm, &template.template) {
+                Ok(disks) => desired = Some((disks, &template.support)),
+                Err(problems) => messages.refused.extend(problems),
+            }
+            if desired.as_ref().is_some_and(|(disks, support)| {
+                self.are_changes_refused(vm, disks, support, messages)
+            }) {
+                return Ok(());
+            }
+        }
         // The store has only a part of each VirtualMachine.
         let found = none_if_not_found(self.machines_api().get(&vm.name).await);
         let request = || format!("get VirtualMachine {}/{}", self.namespace, vm.name);
@@ -171,8 +186,10 @@ impl ValidatedDeployment<'_> {
             return Ok(());
         }
         let detached = detached_claims(&object);
-        let object = match template.filter(|_| !latest.has_current_disks(&self.deployment)) {
-            Some(template) => self.apply_disks(vm, object, template, messages).await?,
+        let object = match desired.filter(|_| !latest.has_current_disks(&self.deployment)) {
+            Some((desired, support)) => {
+                self.apply_disks(vm, object, &desired, support, messages).await?
+            }
             None => Some(object),
         };
         match object {
@@ -184,15 +201,12 @@ impl ValidatedDeployment<'_> {
         }
     }
 
-    /// Expands the disks, and attaches and detaches them in the VirtualMachine. Returns the VirtualMachine after the change;
-    /// `None` if it was deleted, or if its change is refused.
-    async fn apply_disks(
+    /// Renders the desired disks of a machine. Returns the problems of the MachineDeployment as messages.
+    fn render_disks(
         &self,
         vm: &ExistingVm,
-        object: Value,
-        (template, support): &(MachineTemplate, Result<(), HotplugUnsupported>),
-        messages: &mut DiskMessages,
-    ) -> Result<Option<Value>, RequestError> {
+        template: &MachineTemplate,
+    ) -> Result<DesiredDisks, Vec<String>> {
         let options = RenderOptions {
             machine_name: Some(vm.name.clone()),
             namespace: Some(self.namespace.clone()),
@@ -200,48 +214,50 @@ impl ValidatedDeployment<'_> {
             ..RenderOptions::default()
         };
         let rendered = HotplugDisk::render(&self.deployment, &template.render_context, &options);
-        let (desired, has_secrets) = match rendered {
-            Ok(rendered) => rendered,
-            Err(problems) => {
-                messages.refused.extend(problems.iter().map(ToString::to_string));
-                return Ok(Some(object));
-            }
+        let (disks, has_secrets) = rendered
+            .map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>())?;
+        Ok(DesiredDisks { disks, has_secrets })
+    }
+
+    /// Returns true if the store shows that no disk of a machine can be changed, and records the reasons. Such a machine costs
+    /// no request.
+    fn are_changes_refused(
+        &self,
+        vm: &ExistingVm,
+        desired: &DesiredDisks,
+        support: &Result<(), HotplugUnsupported>,
+        messages: &mut DiskMessages,
+    ) -> bool {
+        let Some(stored) = self.context.machines.get(&self.namespace, &vm.name) else {
+            return false;
         };
-        let plan = DiskPlan::new(&object, &desired);
-        let mut expanded = BTreeSet::new();
-        for expansion in &plan.expansions {
-            match self.expand_claim(expansion).await? {
-                Ok(()) => {
-                    expanded.insert(expansion.claim.clone());
-                }
-                Err(fault) => {
-                    let text = if has_secrets { fault.redacted() } else { fault.to_string() };
-                    let message = format!("machine {}: {text}", vm.name);
-                    let list = match fault.is_temporary() {
-                        true => &mut messages.pending,
-                        false => &mut messages.refused,
-                    };
-                    list.push(message);
-                }
-            }
+        let stored = serde_json::to_value(unpack_content(&stored)).unwrap_or_default();
+        let plan = DiskPlan::new(&stored, &desired.disks);
+        if !detached_claims(&stored).is_empty() || !plan.is_refused(support.is_ok()) {
+            return false;
         }
-        for fault in &plan.faults {
-            let text = if has_secrets { fault.redacted() } else { fault.to_string() };
-            let message = format!("machine {}: {text}", vm.name);
-            if fault.is_temporary() {
-                messages.pending.push(message);
-            } else {
-                messages.refused.push(message);
-            }
+        record_faults(vm, &plan, desired.has_secrets, messages);
+        record_unsupported(&plan, support, messages);
+        true
+    }
+
+    /// Expands the disks, and attaches and detaches them in the VirtualMachine. Returns the VirtualMachine after the change;
+    /// `None` if it was deleted, or if its change is refused.
+    async fn apply_disks(
+        &self,
+        vm: &ExistingVm,
+        object: Value,
+        DesiredDisks { disks, has_secrets }: &DesiredDisks,
+        support: &Result<(), HotplugUnsupported>,
+        messages: &mut DiskMessages,
+    ) -> Result<Option<Value>, RequestError> {
+        let has_secrets = *has_secrets;
+        let mut plan = DiskPlan::new(&object, disks);
+        record_faults(vm, &plan, has_secrets, messages);
+        if record_unsupported(&plan, support, messages) {
+            plan = plan.without_volumes();
         }
-        if plan.changes_volumes()
-            && let Err(unsupported) = support
-        {
-            messages.unsupported = Some(format!(
-                "the disks of existing machines are not changed: {unsupported}; new machines have the disks of the template"
-            ));
-            return Ok(Some(object));
-        }
+        let expanded = self.expand_claims(vm, &plan, has_secrets, messages).await;
         if !plan.needs_patch(&expanded) {
             return Ok(Some(object));
         }
@@ -249,7 +265,7 @@ impl ValidatedDeployment<'_> {
         let patch = Patch::Merge(plan.patch(&object, &expanded, revision));
         let patched = self.machines_api().patch(&vm.name, &patch_params(), &patch).await;
         if has_changed(&patched) {
-            messages.pending.push(changed_message(vm));
+            messages.record_change(vm);
             return Ok(None);
         }
         let patched = if has_secrets { patched.map_err(redact_message) } else { patched };
@@ -268,83 +284,65 @@ impl ValidatedDeployment<'_> {
         Ok(serde_json::to_value(patched).ok())
     }
 
-    /// Deletes the DataVolumes of detached disks that neither the VirtualMachine nor its instance uses.
-    async fn delete_detached(
+    /// Expands the claims of a machine. Returns those that have the desired size.
+    async fn expand_claims(
         &self,
         vm: &ExistingVm,
-        object: &Value,
-        detached: &BTreeSet<String>,
+        plan: &DiskPlan,
+        has_secrets: bool,
         messages: &mut DiskMessages,
-    ) -> Result<(), RequestError> {
-        let instances: Api<DynamicObject> = Api::namespaced_with(
-            self.context.client.clone(),
-            &self.namespace,
-            &instance_resource(),
-        );
-        let instance = with_request(
-            || format!("get VirtualMachineInstance {}/{}", self.namespace, vm.name),
-            none_if_not_found(instances.get(&vm.name).await),
-        )?;
-        let instance = instance.and_then(|instance| serde_json::to_value(instance).ok());
-        let mut remaining = detached_claims(object);
-        for claim in detached {
-            if is_claim_in_use(object, instance.as_ref(), claim) {
-                let message = format!("machine {}: {claim} is being detached", vm.name);
-                messages.pending.push(message);
-            } else if self.delete_data_volume(claim, object).await? {
-                remaining.remove(claim);
-            } else {
-                messages.pending.push(format!("machine {}: {claim} is being deleted", vm.name));
+    ) -> BTreeSet<String> {
+        let mut expanded = BTreeSet::new();
+        for expansion in &plan.expansions {
+            match self.expand_claim(expansion, has_secrets).await {
+                Ok(Ok(())) => {
+                    expanded.insert(expansion.claim.clone());
+                }
+                // The retained claim was deleted, so KubeVirt creates the DataVolume again.
+                Ok(Err(ExpansionFault::NoClaim { .. })) if expansion.is_retained => {
+                    expanded.insert(expansion.claim.clone());
+                }
+                Ok(Err(fault)) => {
+                    let text = if has_secrets { fault.redacted() } else { fault.to_string() };
+                    let message = format!("machine {}: {text}", vm.name);
+                    let list = match fault.is_temporary() {
+                        true => &mut messages.pending,
+                        false => &mut messages.refused,
+                    };
+                    list.push(message);
+                }
+                Err(error) => messages.record_failure(vm, error),
             }
         }
-        if remaining == detached_claims(object) {
-            return Ok(());
-        }
-        let patch = Patch::Merge(detached_patch(object, &remaining));
-        let patched = self.machines_api().patch(&vm.name, &patch_params(), &patch).await;
-        if has_changed(&patched) {
-            messages.pending.push(changed_message(vm));
-            return Ok(());
-        }
-        let request = || format!("patch VirtualMachine {}/{}", self.namespace, vm.name);
-        with_request(request, none_if_not_found(patched)).map(drop)
-    }
-
-    /// Deletes the DataVolume of a detached disk of the VirtualMachine `vm`, and with it its claim. Returns true if the
-    /// machine does not have the DataVolume any more.
-    async fn delete_data_volume(&self, name: &str, vm: &Value) -> Result<bool, RequestError> {
-        let kind = api_resource("cdi.kubevirt.io", "v1beta1", "DataVolume", "datavolumes");
-        let api: Api<DynamicObject> =
-            Api::namespaced_with(self.context.client.clone(), &self.namespace, &kind);
-        let request = || format!("get DataVolume {}/{name}", self.namespace);
-        let found = with_request(request, none_if_not_found(api.get(name).await))?;
-        let Some(found) = found else { return Ok(true) };
-        let uid = found.metadata.uid.clone();
-        let is_deleting = found.metadata.deletion_timestamp.is_some();
-        if !serde_json::to_value(found).is_ok_and(|found| is_own_volume(&found, vm)) {
-            tracing::warn!(
-                namespace = %self.namespace, name,
-                "the DataVolume of a removed disk belongs to another object and is not deleted"
-            );
-            return Ok(true);
-        }
-        if is_deleting {
-            return Ok(false);
-        }
-        let preconditions = Some(Preconditions { uid, resource_version: None });
-        // In the foreground, the DataVolume exists until its claim is deleted. Otherwise a disk that is added with the same
-        // name would get the claim that is being deleted.
-        let params = DeleteParams { preconditions, ..DeleteParams::foreground() };
-        let request = || format!("delete DataVolume {}/{name}", self.namespace);
-        with_request(request, none_if_not_found(api.delete(name, &params).await))?;
-        tracing::info!(namespace = %self.namespace, name, "deleting the DataVolume of a removed disk");
-        Ok(false)
+        expanded
     }
 }
 
-/// Returns the message for a machine that KubeVirt or a user has changed since it was read. The other machines are updated.
-fn changed_message(vm: &ExistingVm) -> String {
-    format!("machine {}: another client has changed the VirtualMachine", vm.name)
+fn record_faults(vm: &ExistingVm, plan: &DiskPlan, has_secrets: bool, messages: &mut DiskMessages) {
+    for fault in &plan.faults {
+        let text = if has_secrets { fault.redacted() } else { fault.to_string() };
+        let message = format!("machine {}: {text}", vm.name);
+        if DiskFault::is_temporary(fault) {
+            messages.pending.push(message);
+        } else {
+            messages.refused.push(message);
+        }
+    }
+}
+
+/// Records the reason why KubeVirt does not attach or detach the disks of a plan. Returns true if there is one.
+fn record_unsupported(
+    plan: &DiskPlan,
+    support: &Result<(), HotplugUnsupported>,
+    messages: &mut DiskMessages,
+) -> bool {
+    let Err(unsupported) = support else { return false };
+    if plan.changes_volumes() {
+        messages.unsupported = Some(format!(
+            "the disks of existing machines are not changed: {unsupported}; new machines have the disks of the template"
+        ));
+    }
+    plan.changes_volumes()
 }
 
 /// Returns true if an object has the same spec as the observed one, and is not being deleted.
@@ -373,31 +371,5 @@ mod tests {
         assert!(!is_same_template(&object("u-2", 4, Value::Null), &observed));
         let deleted = object("u-1", 4, json!("2026-01-01T00:00:00Z"));
         assert!(!is_same_template(&deleted, &observed));
-    }
-
-    #[test]
-    fn the_most_severe_state_is_reported() {
-        let mut messages = DiskMessages::default();
-        assert_eq!(messages.into_fault(), None);
-        let texts = |text: &str| vec![text.to_owned()];
-        messages = DiskMessages { pending: texts("p"), ..DiskMessages::default() };
-        let fault = messages.into_fault();
-        let changing = Fault::new(ConditionReason::DisksChanging, "p".to_owned());
-        assert_eq!(fault, Some(changing));
-        messages = DiskMessages {
-            pending: texts("p"),
-            refused: vec!["r".to_owned(); 10],
-            ..DiskMessages::default()
-        };
-        let fault = messages.into_fault().unwrap();
-        assert_eq!(fault.reason, ConditionReason::DiskChangesRefused);
-        assert!(fault.message.ends_with("; and 2 more"), "{fault}");
-        messages = DiskMessages {
-            refused: texts("r"),
-            unsupported: Some("u".to_owned()),
-            ..DiskMessages::default()
-        };
-        let unsupported = Fault::new(ConditionReason::HotplugUnsupported, "u".to_owned());
-        assert_eq!(messages.into_fault(), Some(unsupported));
     }
 }

@@ -118,7 +118,7 @@ pub(super) async fn reconcile(
     let mut applied = validated.apply(&mut steps, now, missing).await?;
     let access = validated.ensure_access_services().await?;
     applied.problems.extend(access.problems);
-    let disks = validated.update_disks().await?;
+    let (disks, failed_request) = validated.update_disks().await;
     // 7. Update the status (sends requests).
     if steps.is_readiness_unknown {
         readiness::restore_counts(object, &mut steps);
@@ -133,6 +133,9 @@ pub(super) async fn reconcile(
     let report = report.with_notes(notes.as_deref()).with_lost_claims(lost_claims);
     let report = report.with_removals(removals).with_access(access.fault).with_disks(disks);
     context.update_status(object, Some(steps.counts), &report).await?;
+    if let Some(error) = failed_request {
+        return Err(error);
+    }
     let requeue = steps.requeue_after.map(|seconds| Duration::from_secs(seconds.into()));
     let retry = (!problems.is_empty()).then(|| add_jitter(RETRY_DELAY));
     Ok([requeue.or(retry), report.requeue_after].into_iter().flatten().min())

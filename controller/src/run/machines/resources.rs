@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use crate::api_resource::api_resource;
 use crate::run::packed_content::pack_content;
 use berth_kubevirt_render::machines::MACHINE_DEPLOYMENT_GROUP;
+use berth_kubevirt_render::machines::hotplug::copy_disks;
 
 /// Returns the kind Machine of machine-controller.
 pub(super) fn machine_controller_machine_resource() -> ApiResource {
@@ -15,6 +16,10 @@ pub(super) fn machine_controller_machine_resource() -> ApiResource {
 
 pub(super) fn instance_resource() -> ApiResource {
     api_resource("kubevirt.io", "v1", "VirtualMachineInstance", "virtualmachineinstances")
+}
+
+pub(super) fn data_volume_resource() -> ApiResource {
+    api_resource("cdi.kubevirt.io", "v1beta1", "DataVolume", "datavolumes")
 }
 
 pub(super) fn remove_managed_fields(object: &mut DynamicObject) {
@@ -37,6 +42,8 @@ pub(super) fn trim_machine(object: &mut DynamicObject) {
         let devices = json!({"interfaces": with_mac});
         trimmed["spec"]["template"] = json!({"spec": {"domain": {"devices": devices}}});
     }
+    // Differences of disks that cannot be changed are found without a request.
+    copy_disks(&object.data, &mut trimmed);
     object.data = trimmed;
     pack_content(object);
 }

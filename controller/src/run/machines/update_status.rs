@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::context::MachineContext;
 use super::delays::RETRY_DELAY;
-use super::disks::DiskReport;
+use super::disk_report::DiskReport;
 use super::errors::{RequestError, none_if_not_found, with_request};
 use super::validated::ValidatedDeployment;
 use crate::api_resource::deployment_resource;
@@ -28,7 +28,8 @@ const TEMPLATE_HONORED: &str = "TemplateHonored";
 const ADDRESSES_READY: &str = "AddressesReady";
 /// Type of the condition that is false if Services of machines have no node ports of the tenant's range.
 const ACCESS_READY: &str = "AccessReady";
-/// Type of the condition that is false while existing machines do not have the hotpluggable disks of the template.
+/// Type of the condition that is false while existing machines do not have the hotpluggable disks of the template. It exists
+/// only in this case, and while claims of removed disks are retained.
 const DISKS_READY: &str = "DisksReady";
 /// Type of the condition that is false while machines are being removed.
 pub(super) const MACHINES_REMOVED: &str = "MachinesRemoved";
@@ -166,13 +167,15 @@ impl StatusReport {
         self
     }
 
-    /// Adds the condition that existing machines do not have the hotpluggable disks of the template; without a fault, the
-    /// condition is removed.
+    /// Adds the condition that existing machines do not have the hotpluggable disks of the template, or that claims of removed
+    /// disks are retained; without both, the condition is removed.
     pub(super) fn with_disks(mut self, disks: DiskReport) -> Self {
-        let DiskReport { fault, requeue_after } = disks;
+        let DiskReport { fault, retained, requeue_after } = disks;
         if let Some(Fault { reason, message }) = fault {
             let message = message.chars().take(MAX_MESSAGE_LENGTH).collect();
             self.conditions.push((DISKS_READY, false, reason, message));
+        } else if let Some(message) = retained {
+            self.conditions.push((DISKS_READY, true, ConditionReason::DisksRetained, message));
         }
         if let Some(requeue) = requeue_after.map(add_jitter) {
             self.requeue_after =

@@ -1,10 +1,11 @@
 //! DataVolumes of a machine.
 
-use berth_api::names::{CLONED_FROM_LABEL, HOTPLUG_DISK_LABEL};
+use berth_api::names::{CLONED_FROM_LABEL, HOTPLUG_DISK_LABEL, REMOVAL_POLICY_ANNOTATION};
 use serde_json::{Map, Value, json};
 
 use super::disk_checks::check_disk;
 use super::disk_clone::{DiskClone, plan_clone};
+use super::disks::RemovalPolicy;
 use super::image::DiskImage;
 use super::machine_disk::{MachineDisk, sets_volume_modes};
 use super::renderer::MachineRenderer;
@@ -71,6 +72,10 @@ fn render_disk(
     // A hotpluggable disk is empty, so it is no clone.
     if let Some(hotplug) = disk.hotplug {
         metadata["labels"] = json!({HOTPLUG_DISK_LABEL: hotplug.name});
+        if hotplug.removal_policy == RemovalPolicy::Delete {
+            let policy = hotplug.removal_policy.name();
+            metadata["annotations"] = json!({REMOVAL_POLICY_ANNOTATION: policy});
+        }
     }
     match golden {
         Some(golden) => spec["sourceRef"] = golden.source_ref(),

@@ -44,6 +44,40 @@ pub(super) struct HotplugFields {
     pub(super) name: String,
     /// `scsi` or `virtio`.
     pub(super) bus: &'static str,
+    pub(super) removal_policy: RemovalPolicy,
+    /// Fields that are not set.
+    pub(super) defaulted: DefaultedFields,
+}
+
+/// Fields of a disk that are not set, so that they have the values of defaults.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct DefaultedFields {
+    pub(super) storage_class: bool,
+    pub(super) access_mode: bool,
+}
+
+/// Handling of the data of a disk that is removed from the template.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum RemovalPolicy {
+    /// The DataVolume and its claim exist as long as the machine.
+    #[default]
+    Retain,
+    /// The DataVolume is deleted, and with it the data.
+    Delete,
+}
+
+impl RemovalPolicy {
+    /// Returns the policy with this name in a MachineDeployment.
+    pub(super) fn from_name(name: &str) -> Option<Self> {
+        [Self::Retain, Self::Delete].into_iter().find(|policy| policy.name() == name)
+    }
+
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Retain => "Retain",
+            Self::Delete => "Delete",
+        }
+    }
 }
 
 /// Method with which registry images are pulled by default: by the container runtime of a host.
@@ -61,8 +95,16 @@ pub(super) const PRIMARY_DISK_FIELDS: [&str; 11] = [
     "dataVolumeSecretRef",
     "checksum",
 ];
-pub(super) const SECONDARY_DISK_FIELDS: [&str; 7] =
-    ["size", "storageClassName", "storageAccessType", "source", "name", "hotpluggable", "bus"];
+pub(super) const SECONDARY_DISK_FIELDS: [&str; 8] = [
+    "size",
+    "storageClassName",
+    "storageAccessType",
+    "source",
+    "name",
+    "hotpluggable",
+    "bus",
+    "removalPolicy",
+];
 /// Buses of hotpluggable disks that KubeVirt accepts (KubeVirt: `pkg/storage/admitters/storagehotplug.go`); the first is the
 /// default. Disks on the SCSI bus share one controller. A virtio disk needs a free PCI port, of which a machine has few, and
 /// one with `placePCIDevicesOnRootComplex` none (KubeVirt: `pkg/virt-launcher/virtwrap/manager.go`).
@@ -114,7 +156,11 @@ impl SecondaryDisk {
         if !["", "blank", "clone"].contains(&&*source) {
             disk.report_error("source", &source, "must be blank or clone");
         }
-        let hotplug = HotplugFields::read(disk);
+        let defaulted = DefaultedFields {
+            storage_class: storage_class.is_empty(),
+            access_mode: access_mode.is_empty(),
+        };
+        let hotplug = HotplugFields::read(disk, defaulted);
         if hotplug.is_some() && &*source == "clone" {
             disk.report_error("source", &source, "must be blank, because the disk is hotpluggable");
         }
@@ -130,8 +176,9 @@ impl SecondaryDisk {
 impl HotplugFields {
     /// Reads the fields of a hotpluggable disk; returns `None` if the disk is not hotpluggable. `hotpluggable` cannot come
     /// from a Secret or ConfigMap, because it determines the revision of the template.
-    fn read(disk: &mut UnreadFields<'_>) -> Option<Self> {
+    fn read(disk: &mut UnreadFields<'_>, defaulted: DefaultedFields) -> Option<Self> {
         let (name, bus) = (disk.read_text("name"), disk.read_text("bus"));
+        let policy = disk.read_text("removalPolicy");
         let is_hotpluggable = match disk.take_field("hotpluggable") {
             None | Some(Value::Bool(false)) => false,
             Some(Value::Bool(true)) => true,
@@ -142,7 +189,7 @@ impl HotplugFields {
             }
         };
         if !is_hotpluggable {
-            for (field, value) in [("name", &name), ("bus", &bus)] {
+            for (field, value) in [("name", &name), ("bus", &bus), ("removalPolicy", &policy)] {
                 if !value.is_empty() {
                     disk.report_error(field, value, "requires hotpluggable: true");
                 }
@@ -161,7 +208,16 @@ impl HotplugFields {
             disk.report_error("bus", &bus, "must be scsi or virtio");
         }
         let [default, ..] = HOTPLUG_BUSES;
-        Some(Self { name, bus: known.unwrap_or(default) })
+        let removal_policy = RemovalPolicy::from_name(&policy);
+        if removal_policy.is_none() && !policy.is_empty() {
+            disk.report_error("removalPolicy", &policy, "must be Retain or Delete");
+        }
+        Some(Self {
+            name,
+            bus: known.unwrap_or(default),
+            removal_policy: removal_policy.unwrap_or_default(),
+            defaulted,
+        })
     }
 }
 

@@ -9,6 +9,7 @@
 mod additional_interfaces;
 mod additional_networks;
 mod config_var;
+mod controller_reference;
 mod data_volumes;
 mod defaults;
 mod deployment;
@@ -43,6 +44,7 @@ mod storage;
 mod unsupported;
 pub mod user_data;
 
+pub use controller_reference::controller_reference;
 pub use deployment::{
     DeploymentSpec, MACHINE_DEPLOYMENT_GROUP, MACHINE_DEPLOYMENT_KIND, MachineDeployment,
     MachineSpec, MachineTemplate, Metadata, ProviderSpec, RollingUpdate, UpdateStrategy,

@@ -1,14 +1,16 @@
 //! Computes the steps that reconcile a MachineDeployment: machines to create, adopt and delete, and numbers for the
 //! status.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use berth_api::{MacAddress, Problem, excerpt, names};
 use serde_json::{Value, json};
 
 use super::additional_interfaces::interface_name;
 use super::additional_networks::MAX_NETWORKS;
+use super::controller_reference::controller_reference;
 use super::deployment::{MACHINE_DEPLOYMENT_GROUP, MACHINE_DEPLOYMENT_KIND, MachineDeployment};
+use super::hotplug::{UnattachedDisk, split_claims, unattached_disks};
 use super::network::TENANT_INTERFACE;
 use super::render::{RenderedMachine, render_machine};
 use super::render_context::RenderContext;
@@ -61,6 +63,8 @@ pub struct ExistingVm {
     pub tenant_mac: Option<MacAddress>,
     /// Interfaces with allocated addresses in networks of other tenants.
     pub attached: Vec<AttachedInterface>,
+    /// Hotpluggable disks that KubeVirt has not attached to the running guest.
+    pub unattached_disks: Vec<UnattachedDisk>,
 }
 
 /// Interface of a machine in the network of another tenant, with addresses that Berth allocated.
@@ -131,14 +135,6 @@ pub struct ReconcileSteps {
     pub is_readiness_unknown: bool,
 }
 
-/// Returns the owner reference with `controller: true` of an object; `None` if it has none.
-#[must_use]
-pub fn controller_reference(object: &Value) -> Option<&Value> {
-    let metadata = object.get("metadata");
-    let owners = metadata.and_then(|metadata| metadata.get("ownerReferences")?.as_array());
-    owners.into_iter().flatten().find(|owner| owner["controller"] == true)
-}
-
 impl ExistingVm {
     /// Reads a VirtualMachine and its VirtualMachineInstance. The machine is ready if the instance is in the phase
     /// Running and has the condition Ready.
@@ -179,6 +175,7 @@ impl ExistingVm {
             uid: text(vm, "/metadata/uid"),
             labels: map("/metadata/labels"),
             attached: attached_interfaces(&annotations, interfaces),
+            unattached_disks: instance.map(unattached_disks).unwrap_or_default(),
             annotations,
             controller_uid: controller.map(|owner| text(owner, "/uid")),
             creation_time: parse_timestamp(&text(vm, "/metadata/creationTimestamp")).unwrap_or(0),
@@ -275,6 +272,13 @@ impl ExistingVm {
     pub fn has_current_disks(&self, deployment: &MachineDeployment) -> bool {
         let revision = self.annotations.get(names::HOTPLUG_REVISION_ANNOTATION);
         revision.map(String::as_str) == deployment.hotplug_revision()
+    }
+
+    /// Returns the claims of removed hotpluggable disks that are retained.
+    #[must_use]
+    pub fn retained_claims(&self) -> BTreeSet<String> {
+        let recorded = self.annotations.get(names::RETAINED_DISKS_ANNOTATION);
+        split_claims(recorded.map(String::as_str).unwrap_or_default())
     }
 
     /// Returns true if `owner` owns the VirtualMachine, false if it has another owner, and `None` if it has no owner.

@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use super::data_volumes::{DataVolumes, render_data_volumes};
 use super::deployment::{MACHINE_DEPLOYMENT_KIND, MachineDeployment};
 use super::disk_clone::DiskClone;
+use super::disks::DefaultedFields;
 use super::field_parser::ProblemReporter;
 use super::interface_config::InterfaceConfig;
 use super::machine_namespace::{MachineNamespace, determine_machine_namespace};
@@ -42,6 +43,8 @@ pub struct RenderedMachine {
     pub golden_images: Vec<GoldenImageUse>,
     /// Disks that CDI clones from golden images, and the strategies; without disks whose storage class is unknown.
     pub clones: Vec<DiskClone>,
+    /// Fields of the hotpluggable disks that have the values of defaults, by the names of the disks.
+    pub(super) defaulted_disks: BTreeMap<String, DefaultedFields>,
     /// Problems that do not prevent rendering.
     pub warnings: Vec<Problem>,
     /// True if the VirtualMachine contains values from Secrets. Messages must then not quote the VirtualMachine.
@@ -109,6 +112,9 @@ pub fn render_machine(
     if problems.iter().any(|problem| problem.is_fatal) {
         return Err(problems);
     }
+    let hotpluggable = provider.secondary_disks.iter().filter_map(|disk| disk.hotplug.as_ref());
+    let defaulted_disks =
+        hotpluggable.map(|disk| (disk.name.clone(), disk.defaulted)).collect::<BTreeMap<_, _>>();
     let ProviderConfig { ssh_public_keys, operating_system, .. } = provider;
     let notes = problems;
     Ok(RenderedMachine {
@@ -122,6 +128,7 @@ pub fn render_machine(
         has_pod_network,
         golden_images,
         clones,
+        defaulted_disks,
         warnings: notes,
         has_secrets,
     })
