@@ -124,8 +124,9 @@ pub fn next_step(state: DeletionState<'_>) -> DeletionStep {
     }
     if !state.attached_machines.is_empty() {
         let message = format!(
-            "waiting until the machines of other tenants in the tenant's network are deleted: {}; remove the network from \
+            "waiting{} until the machines of other tenants in the tenant's network are deleted: {}; remove the network from \
              their MachineDeployments",
+            since_deletion(state.tenant),
             join_names_limited(state.attached_machines)
         );
         return step(DeletionAction::Wait, ConditionReason::DeletingMachines, message);
@@ -182,6 +183,25 @@ pub fn next_step(state: DeletionState<'_>) -> DeletionStep {
             format!("all objects have been deleted{given_up_note}"),
         ),
     }
+}
+
+/// Returns the step that waits for pods and VirtualMachines that are attached to the network of `tenant`, each as kind,
+/// namespace and name. Their ports would otherwise be in the network of the tenant that gets the VLAN or VNI next.
+#[must_use]
+pub fn network_users_step(tenant: &TenantCluster, users: &[String]) -> DeletionStep {
+    let message = format!(
+        "waiting{} for objects that use the tenant's network without a MachineDeployment: {}; delete them, or remove the \
+         network from them",
+        since_deletion(tenant),
+        join_names_limited(users)
+    );
+    let (action, reason) = (DeletionAction::Wait, ConditionReason::DeletingNetwork);
+    DeletionStep { action, reason, message }
+}
+
+fn since_deletion(tenant: &TenantCluster) -> String {
+    let since = tenant.metadata.deletion_timestamp.as_ref();
+    since.map(|since| format!(" since {}", since.0)).unwrap_or_default()
 }
 
 /// Returns the step that deletes machines; `None` if there are no machines. In a namespace that Berth did not create,

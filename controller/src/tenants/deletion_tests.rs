@@ -97,6 +97,17 @@ fn the_network_stays_while_machines_of_other_tenants_use_it() {
         ..deletion_state(&tenant, NamespaceState::Owned)
     });
     assert!(step.message.contains("are deleted: cluster-shop/web-1; remove"), "{step:?}");
+    assert!(step.message.starts_with("waiting until the machines"), "{step:?}");
+    let mut deleted = tenant.clone();
+    deleted.metadata = serde_json::from_value(json!({
+        "name": "abc", "deletionTimestamp": "2026-01-02T03:04:05Z",
+    }))
+    .unwrap();
+    let users = ["Pod cluster-shop/probe".to_owned()];
+    let waiting = network_users_step(&deleted, &users);
+    assert_eq!(waiting.action, DeletionAction::Wait);
+    let words = ["waiting since 2026-01-02T03:04:05Z for", "Pod cluster-shop/probe; delete them"];
+    assert!(words.iter().all(|words| waiting.message.contains(words)), "{waiting:?}");
     assert_eq!(
         (step.action, step.reason),
         (DeletionAction::Wait, ConditionReason::DeletingMachines)

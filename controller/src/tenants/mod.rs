@@ -34,6 +34,7 @@ pub mod load_balancer_service;
 pub mod mtu;
 pub mod network;
 pub mod network_id;
+pub mod network_users;
 pub mod node_local_dns;
 pub mod node_ports;
 pub mod objects;

@@ -219,6 +219,7 @@ pub enum EventReason {
     DrainBlocked,
     DrainDeadlineExceeded,
     MachineDrained,
+    AttachedNetworkDeleting,
 }
 
 impl EventReason {

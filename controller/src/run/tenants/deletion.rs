@@ -3,27 +3,38 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use berth_api::names::FINALIZER;
-use berth_api::{AddressClaim, TenantCluster};
+use berth_api::names::{FINALIZER, TENANT_PREFIX};
+use berth_api::{AddressClaim, EventReason, TenantCluster};
+use berth_runtime::call::CallError;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, ListParams, Preconditions};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::context::TenantContext;
 use super::error::{Error, none_if_not_found, with_request};
 use crate::api_resource::api_resource;
+use crate::list::list_objects;
 use crate::managed_by::is_created_by_berth;
 use crate::tenants::deletion::{
-    DeletionAction, DeletionState, MachineObject, NamespaceState, next_step, parse_lenient,
+    DeletionAction, DeletionState, MachineObject, NamespaceState, network_users_step, next_step,
+    parse_lenient,
 };
+use crate::tenants::fault::join_names_limited;
 use crate::tenants::host_leases::is_active;
 use crate::tenants::network_id::NetworkId;
+use crate::tenants::network_users::network_user;
 use crate::tenants::objects::ObjectKind;
 use crate::tenants::status;
 
 /// Delay before the next reconcile while the deletion waits for another controller or a host.
 const RETRY_DELAY: Duration = Duration::from_secs(3);
+/// Delay before the pods and VirtualMachines are listed again while some of them use the tenant's network.
+const USERS_DELAY: Duration = Duration::from_secs(30);
+/// Maximum number of pages in a list of pods or VirtualMachines.
+const MAX_PAGES: usize = 1000;
+/// Maximum number of pods and VirtualMachines that are reported.
+const MAX_USERS: usize = 100;
 /// Maximum number of steps in one reconcile; a complete deletion has fewer steps.
 const MAX_STEPS: usize = 12;
 
@@ -60,22 +71,35 @@ pub(super) async fn finalize(
         let objects: usize =
             ObjectKind::ALL.iter().map(|kind| context.owned_objects(*kind, &name).len()).sum();
         let now = Timestamp::now();
-        let step = next_step(DeletionState {
+        let attached = context.attached_machines(&name);
+        let mut step = next_step(DeletionState {
             tenant: &tenant,
             namespace: namespace_state,
             machines: &machines,
-            attached_machines: &context.attached_machines(&name),
+            attached_machines: &attached,
             claims: &claims,
             object_count: objects,
             hosts: &context.stores.hosts(),
             now,
         });
+        let mut delay = RETRY_DELAY;
+        if step.action == DeletionAction::ClearNetworkId {
+            let users = context.network_users(&name).await?;
+            if !users.is_empty() {
+                step = network_users_step(&tenant, &users);
+                delay = USERS_DELAY;
+            }
+        }
         let id = tenant.status.as_ref().and_then(NetworkId::from_status);
         let id = id.filter(|_| step.action != DeletionAction::ClearNetworkId);
         let desired = status::deleting_status(&tenant, id, step.reason, &step.message, now);
+        let is_new = status::differs(&desired, &tenant);
         context.update_status(&tenant, &desired).await?;
+        if is_new && step.action == DeletionAction::Wait {
+            context.warn_attached_tenants(&name, &attached).await;
+        }
         match step.action {
-            DeletionAction::Wait => return Ok(Some(RETRY_DELAY)),
+            DeletionAction::Wait => return Ok(Some(delay)),
             // The status update above has already removed the VLAN or VNI.
             DeletionAction::ClearNetworkId => {}
             DeletionAction::DeleteMachines(machines) => {
@@ -114,6 +138,10 @@ pub(super) async fn finalize(
     Ok(Some(RETRY_DELAY))
 }
 
+fn is_not_found(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 404)
+}
+
 fn machine_resource(kind: &str) -> Option<ApiResource> {
     let (group, version, kind, plural) =
         *MACHINE_KINDS.iter().find(|(_, _, known, _)| *known == kind)?;
@@ -144,6 +172,58 @@ impl TenantContext {
             of_others.map(|one| format!("{}/{}", one.namespace, one.name)).collect::<BTreeSet<_>>()
         });
         attached.into_iter().collect()
+    }
+
+    /// Returns the pods and VirtualMachines in other namespaces that use a tenant's network.
+    async fn network_users(&self, tenant: &str) -> Result<Vec<String>, Error> {
+        let mut users = Vec::new();
+        let kinds = [
+            api_resource("", "v1", "Pod", "pods"),
+            api_resource("kubevirt.io", "v1", "VirtualMachine", "virtualmachines"),
+        ];
+        for resource in &kinds {
+            let add = |object: Value| {
+                if users.len() < MAX_USERS {
+                    users.extend(network_user(&resource.kind, &object, tenant));
+                }
+            };
+            let listed = list_objects(&self.client, resource, "", None, MAX_PAGES, add).await;
+            match listed {
+                Ok(true) => {}
+                // The first users are sufficient.
+                Ok(false) if !users.is_empty() => {}
+                Ok(false) => {
+                    let message = format!("{} in more than {MAX_PAGES} pages", resource.plural);
+                    return Err(Error::NotApplied(message));
+                }
+                // The kind is not installed.
+                Err(CallError::Kube(error)) if is_not_found(&error) => {}
+                Err(error) => {
+                    return Err(Error::List {
+                        request: format!("list {}", resource.plural),
+                        error,
+                    });
+                }
+            }
+        }
+        Ok(users)
+    }
+
+    /// Emits an Event about each tenant whose machines are in the network of a tenant that is being deleted.
+    async fn warn_attached_tenants(&self, deleted: &str, attached: &[String]) {
+        let namespaces = attached.iter().filter_map(|machine| machine.split_once('/'));
+        let names = namespaces.filter_map(|(namespace, _)| namespace.strip_prefix(TENANT_PREFIX));
+        for name in names.collect::<BTreeSet<_>>() {
+            let Some(tenant) = self.stores.shared_informers.tenants.get(name) else { continue };
+            let prefix = format!("{}/", TenantCluster::namespace_of(name));
+            let own = attached.iter().filter(|machine| machine.starts_with(&prefix)).cloned();
+            let message = format!(
+                "TenantCluster {deleted} is being deleted and waits for machines that are attached to its network: {}; remove \
+                 the network from their MachineDeployments",
+                join_names_limited(&own.collect::<Vec<_>>())
+            );
+            self.warn(&tenant, EventReason::AttachedNetworkDeleting.as_str(), &message).await;
+        }
     }
 
     /// Lists all machines in a tenant's namespace, regardless of their creator.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use berth_runtime::call::is_conflict;
+use berth_runtime::call::{CallError, is_conflict};
 use berth_runtime::reconcile::ReconcileError;
 
 pub(super) use crate::run::api_requests::none_if_not_found;
@@ -21,6 +21,14 @@ pub enum Error {
         request: String,
         /// Error of the API server.
         error: Box<kube::Error>,
+    },
+    /// A list of objects failed.
+    #[error("{request}: {error}")]
+    List {
+        /// Verb and object of the request.
+        request: String,
+        /// Error of the list.
+        error: CallError,
     },
     /// Objects of the tenant could not be applied. The value is the message, which is also in the status of the tenant.
     #[error("{0}")]
@@ -53,6 +61,7 @@ impl ReconcileError for Error {
     fn retry_after(&self) -> Duration {
         match self {
             Self::Server { error, .. } => berth_runtime::call::retry_after(error),
+            Self::List { error, .. } => error.retry_after(),
             Self::ChangedConcurrently(_) | Self::NotApplied(_) | Self::TaskEnded(_) => {
                 Duration::ZERO
             }
