@@ -1,6 +1,7 @@
 //! Tests of machines with an interface in the network of another tenant.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use berth_tests::cluster::ControlPlane;
 use serde_json::{Value, json};
@@ -9,6 +10,8 @@ use super::{SHORT_TIMEOUT, apply, create_tenant, deployment, list_items, wait_un
 
 const NAMESPACE: &str = "cluster-bank";
 const STORAGE: [&str; 2] = ["tenantcluster", "bank-storage"];
+/// The controller lists the users of a network every 30 s.
+const DELETION_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Tests that machines get addresses in their own network and in that of another tenant, and that the other tenant is
 /// deleted after them. Deletes all objects that it creates.
@@ -82,12 +85,37 @@ pub(super) fn machines_are_attached_to_the_network_of_another_tenant(plane: &Con
         })
         .unwrap();
 
+    // A VirtualMachine that a user has made has no AddressClaim.
+    let networks = json!([{"name": "a", "multus": {"networkName": "cluster-bank/berth-network-bank-storage"}}]);
+    apply(
+        plane,
+        &json!({
+            "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine",
+            "metadata": {"name": "hand-made", "namespace": "default"},
+            "spec": {"runStrategy": "Halted", "template": {"spec": {"domain": {"devices": {}}, "networks": networks}}},
+        }),
+    );
     plane.kubectl(&["delete", "tenantcluster", "bank-storage", "--wait=false"]).unwrap();
-    let words = "waiting until the machines of other tenants in the tenant's network are deleted";
+    let words = "until the machines of other tenants in the tenant's network are deleted";
     wait_until_condition(plane, &STORAGE, "Ready", words);
-    plane.kubectl(&["delete", "tenantcluster", "bank", "--wait=false"]).unwrap();
     plane
-        .wait_until("both tenants and all claims are deleted", SHORT_TIMEOUT, |plane| {
+        .wait_until("the attached tenant has an Event", SHORT_TIMEOUT, |plane| {
+            let events = list_items(plane, &["events", "-A"]);
+            let mut events = events.iter();
+            events
+                .any(|event| {
+                    event["reason"] == "AttachedNetworkDeleting"
+                        && event["involvedObject"]["name"] == "bank"
+                })
+                .then_some(())
+        })
+        .unwrap();
+    plane.kubectl(&["delete", "tenantcluster", "bank", "--wait=false"]).unwrap();
+    wait_until_condition(plane, &STORAGE, "Ready", "VirtualMachine default/hand-made");
+    assert!(plane.get_json(&STORAGE).unwrap()["status"]["vlan"].is_number());
+    plane.kubectl(&["delete", "virtualmachine", "hand-made"]).unwrap();
+    plane
+        .wait_until("both tenants and all claims are deleted", DELETION_TIMEOUT, |plane| {
             let is_deleted = |object: &[&str]| plane.get_json(object).is_err();
             (is_deleted(&STORAGE) && is_deleted(&tenant) && claims_in_storage(plane).is_empty())
                 .then_some(())
