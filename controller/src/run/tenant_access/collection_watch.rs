@@ -12,6 +12,9 @@ use super::faults::is_transient;
 
 /// Maximum backoff between attempts, before jitter is added.
 const MAX_BACKOFF: Duration = Duration::from_secs(120);
+/// Maximum backoff after a watch that ended soon after a complete list. Meanwhile the objects are stale, and with them the
+/// readiness of machines on which rollouts and drains wait; a server that answers lists can answer one in this time.
+const MAX_LISTED_BACKOFF: Duration = Duration::from_secs(15);
 /// If a watch ends after at least this duration, its end does not count as a failure.
 const STABLE_TIME: Duration = Duration::from_secs(60);
 
@@ -24,6 +27,7 @@ pub(super) async fn watch_repeatedly<T: Versioned + DeserializeOwned>(
     report: impl Fn(UntrustedError),
 ) {
     let (mut backoff, mut failures) = (RetryBackoff::with_limit(MAX_BACKOFF), 0_u32);
+    let mut listed_backoff = RetryBackoff::with_limit(MAX_LISTED_BACKOFF);
     loop {
         let (begin, mut is_listed) = (Instant::now(), false);
         let observe = |event: CollectionEvent<T>| {
@@ -34,7 +38,7 @@ pub(super) async fn watch_repeatedly<T: Versioned + DeserializeOwned>(
         };
         let result = watch_collection(client, path, limits, observe).await;
         if is_listed && begin.elapsed() >= STABLE_TIME {
-            backoff.reset();
+            listed_backoff.reset();
             failures = 0;
         }
         let mut retry_after = Duration::ZERO;
@@ -45,6 +49,11 @@ pub(super) async fn watch_repeatedly<T: Versioned + DeserializeOwned>(
                 report(error);
             }
         }
-        backoff.wait_before_retry(retry_after).await;
+        if is_listed {
+            backoff.reset();
+            listed_backoff.wait_before_retry(retry_after).await;
+        } else {
+            backoff.wait_before_retry(retry_after).await;
+        }
     }
 }
