@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 
 const NAMESPACE: &str = "cluster-bank";
 const ZONE: &str = "topology.kubernetes.io/zone";
+const RACK: &str = "example.com/rack";
 
 /// All tests share the control planes, because starting them is the slowest step.
 #[test]
@@ -114,32 +115,34 @@ fn nodes_get_the_labels_of_their_hosts(clusters: &Clusters) {
     assert_eq!(label(clusters, "web-1", "kubernetes.io/os"), json!("linux"));
 }
 
-/// Prints the zones that a user of the tenant's cluster sees.
-fn show_zones(clusters: &Clusters, when: &str) {
-    let table = clusters.tenant.kubectl(&["get", "nodes", "-L", ZONE]).unwrap();
-    eprintln!("{when}: kubectl get nodes -L {ZONE}\n{table}");
+/// Prints the zones and racks that a user of the tenant's cluster sees.
+fn show_labels(clusters: &Clusters, when: &str) {
+    let table = clusters.tenant.kubectl(&["get", "nodes", "-L", ZONE, "-L", RACK]).unwrap();
+    eprintln!("{when}: kubectl get nodes -L {ZONE} -L {RACK}\n{table}");
 }
 
 fn labels_are_updated_after_a_migration(clusters: &Clusters) {
-    show_zones(clusters, "before the migration of web-1");
+    show_labels(clusters, "before the migration of web-1");
     write_instance(clusters, "web-1", "rack1-b");
     wait_until_label(clusters, "web-1", ZONE, &json!("b"));
-    show_zones(clusters, "after the migration of web-1");
+    show_labels(clusters, "after the migration of web-1");
     write_instance(clusters, "web-1", "rack1-a");
     wait_until_label(clusters, "web-1", ZONE, &json!("a"));
 }
 
 fn changed_list_of_keys_takes_effect(clusters: &Clusters) {
+    show_labels(clusters, "before replicatedNodeLabels changes from the default to example.com/*");
     set_replicated_label_keys(clusters, &json!(["example.com/*"]));
-    wait_until_label(clusters, "web-1", "example.com/rack", &json!("1"));
+    wait_until_label(clusters, "web-1", RACK, &json!("1"));
     wait_until_label(clusters, "web-1", ZONE, &Value::Null);
+    show_labels(clusters, "after replicatedNodeLabels has changed to example.com/*");
     clusters.infra.kubectl(&["label", "node", "rack1-a", "example.com/rack-"]).unwrap();
-    wait_until_label(clusters, "web-1", "example.com/rack", &Value::Null);
+    wait_until_label(clusters, "web-1", RACK, &Value::Null);
     clusters.infra.kubectl(&["label", "node", "rack1-a", "example.com/rack=3"]).unwrap();
-    wait_until_label(clusters, "web-1", "example.com/rack", &json!("3"));
+    wait_until_label(clusters, "web-1", RACK, &json!("3"));
     set_replicated_label_keys(clusters, &json!([]));
-    wait_until_label(clusters, "web-1", "example.com/rack", &Value::Null);
-    wait_until_label(clusters, "renamed", "example.com/rack", &Value::Null);
+    wait_until_label(clusters, "web-1", RACK, &Value::Null);
+    wait_until_label(clusters, "renamed", RACK, &Value::Null);
 }
 
 fn foreign_labels_are_kept(clusters: &Clusters) {
