@@ -8,6 +8,8 @@
     reason = "tests read files, run programs, and fail by panicking"
 )]
 
+#[path = "machines/disks.rs"]
+mod disks;
 #[path = "machines/namespace_rules.rs"]
 mod namespace_rules;
 
@@ -184,6 +186,7 @@ fn machines_are_created_and_reconciled() {
     namespace_rules::edited_tenant_annotation_orphans_no_machines(&plane);
     namespace_rules::machines_wait_for_their_network_definition(&plane);
     namespace_rules::secret_content_is_not_exposed(&plane);
+    disks::disks_are_added_and_removed(&plane);
     drop(controller);
     killed_controller_reaches_the_requested_count(&plane);
     let _controller = start_controller(&plane);
