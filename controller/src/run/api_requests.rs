@@ -41,6 +41,16 @@ impl RequestError {
     pub(super) const fn is_answer(&self) -> bool {
         matches!(self.error, kube::Error::Api(_))
     }
+
+    /// Returns request and error for a condition, without the fields of the API server's answer that users do not need.
+    pub(super) fn summary(&self) -> String {
+        match &self.error {
+            kube::Error::Api(status) => {
+                format!("{}: {} ({})", self.request, status.message, status.code)
+            }
+            _ => self.to_string(),
+        }
+    }
 }
 
 impl ReconcileError for RequestError {

@@ -71,7 +71,7 @@ impl DiskMessages {
 
     fn record_error(&mut self, subject: &str, error: RequestError) {
         tracing::warn!(subject, %error, "a request for the disks of machines failed");
-        self.failed.push(format!("{subject}{error}"));
+        self.failed.push(format!("{subject}{}", error.summary()));
         self.is_interrupted |= !error.is_answer();
         self.failure.get_or_insert(error);
     }
@@ -180,7 +180,9 @@ mod tests {
         let (report, is_backoff, failure) = messages.into_report();
         let fault = report.fault.unwrap();
         assert_eq!(fault.reason, ConditionReason::DiskRequestsFailed);
-        for words in ["machine web-1: get: ", "answer 500", "machine web-2: get: ", "; r"] {
+        for words in
+            ["machine web-1: get: answer 500 (500)", "machine web-2: get: answer 403", "; r"]
+        {
             assert!(fault.message.contains(words), "{fault}");
         }
         assert!(failure.unwrap().to_string().contains("answer 500"));

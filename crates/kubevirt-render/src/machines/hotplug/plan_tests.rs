@@ -192,7 +192,7 @@ fn changed_defaults_apply_to_new_disks_only() {
     assert_eq!(DiskPlan::new(&vm, &desired).faults.len(), 1);
     let desired: Vec<HotplugDisk> = desired.into_iter().map(HotplugDisk::with_defaults).collect();
     let plan = DiskPlan::new(&vm, &desired);
-    assert_eq!(plan.faults, []);
+    assert!(plan.faults.is_empty(), "{:?}", plan.faults);
     assert_eq!(apply(&vm, &plan, &[], Some("r2"))["spec"], vm["spec"]);
     let attached = apply(&machine(&[]), &DiskPlan::new(&machine(&[]), &desired), &[], Some("r2"));
     assert_eq!(attached["spec"], changed["spec"], "a new disk has the new defaults");
@@ -267,7 +267,8 @@ fn a_copy_of_the_disks_has_the_same_plan() {
     let mut copy = json!({"metadata": vm["metadata"], "spec": {"runStrategy": "Once"}});
     super::super::disk::copy_disks(&vm, &mut copy);
     assert_eq!(copy["spec"]["runStrategy"], "Once");
-    for disks in [&[("data", "2Gi")][..], &[], &[("data", "1Gi"), ("new", "1Gi")]] {
+    let cases: [&[(&str, &str)]; 3] = [&[("data", "2Gi")], &[], &[("data", "1Gi"), ("new", "1Gi")]];
+    for disks in cases {
         let desired = desired(disks);
         assert_eq!(DiskPlan::new(&copy, &desired), DiskPlan::new(&vm, &desired));
     }
