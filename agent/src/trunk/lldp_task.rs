@@ -20,6 +20,7 @@ const LLDP_RECEIVE_OPTIONS: ReceiveOptions = ReceiveOptions {
     group: MacAddress(lldp::GROUP),
     before_bridge: false,
     buffer_bytes: 64 << 10,
+    max_frame_bytes: 2048,
 };
 /// Time between two reads of the socket. Switches send a frame every 30 seconds. During a flood, frames that do not
 /// fit into the small receive buffer are lost.

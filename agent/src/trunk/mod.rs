@@ -12,6 +12,7 @@ mod probe_task;
 mod results;
 mod targets;
 mod vlan_socket;
+mod wake_timer;
 
 pub use link_probe::LinkProbe;
 pub(crate) use monitor::TrunkMonitor;

@@ -19,11 +19,9 @@ use socket2::{SockFilter, SockRef};
 
 use crate::packet_socket::bind;
 
-/// Maximum size of a frame in bytes; a larger frame is truncated. Probes and LLDP frames are smaller.
-const MAX_FRAME_BYTES: usize = 2048;
 /// Maximum number of frames per system call. It exceeds the number of frames that an idle agent handles per
-/// wake-up: about 70 in each direction.
-pub(super) const BATCH_SIZE: usize = 96;
+/// wake-up if there are two agents: about 130 in each direction.
+pub(super) const BATCH_SIZE: usize = 160;
 /// Status bit of `struct tpacket_auxdata`: the field `tp_vlan_tci` is valid.
 const TP_STATUS_VLAN_VALID: u32 = 1 << 4;
 /// The bits of an 802.1Q tag that contain the VLAN id.
@@ -77,6 +75,8 @@ pub(super) struct ReceiveOptions {
     pub(super) before_bridge: bool,
     /// Size in bytes of the kernel's receive buffer, and of its send buffer.
     pub(super) buffer_bytes: usize,
+    /// Maximum size of a received frame in bytes; a larger frame is truncated.
+    pub(super) max_frame_bytes: usize,
 }
 
 /// A packet socket on one link, for frames of one EtherType.
@@ -84,6 +84,7 @@ pub(super) struct ReceiveOptions {
 pub(super) struct VlanSocket {
     socket: OwnedFd,
     buffer: Vec<u8>,
+    max_frame_bytes: usize,
 }
 
 impl VlanSocket {
@@ -113,7 +114,8 @@ impl VlanSocket {
             ChannelType::Layer3(options.ethertype)
         };
         bind(&socket, index, channel_type)?;
-        Ok(Self { socket, buffer: vec![0; BATCH_SIZE * MAX_FRAME_BYTES] })
+        let max_frame_bytes = options.max_frame_bytes;
+        Ok(Self { socket, buffer: vec![0; BATCH_SIZE * max_frame_bytes], max_frame_bytes })
     }
 
     /// Sends frames, which begin with their Ethernet headers. If the queue of the link is full, a frame is lost, as
@@ -156,8 +158,11 @@ impl VlanSocket {
         &mut self,
         mut handle: impl FnMut(Option<VlanId>, &[u8]),
     ) -> io::Result<usize> {
-        let mut slices: Vec<[IoSliceMut<'_>; 1]> =
-            self.buffer.chunks_mut(MAX_FRAME_BYTES).map(|frame| [IoSliceMut::new(frame)]).collect();
+        let mut slices: Vec<[IoSliceMut<'_>; 1]> = self
+            .buffer
+            .chunks_mut(self.max_frame_bytes)
+            .map(|one| [IoSliceMut::new(one)])
+            .collect();
         // The headers are created for each call, because the kernel overwrites the size of the control messages in
         // them.
         let control = nix::cmsg_space!([u8; AUXDATA_BYTES]);

@@ -59,21 +59,23 @@ impl Codec {
         Self { keys, stored_keys: BTreeMap::new(), buffer: Vec::new() }
     }
 
-    /// Encrypts a message. Returns `None` only if the cipher fails.
-    pub(crate) fn encode(&mut self, message: &Message) -> Option<Vec<u8>> {
+    /// Encrypts a message. The frame begins with `headroom` bytes of zero, which the caller overwrites. Returns `None`
+    /// only if the cipher fails.
+    pub(crate) fn encode(&mut self, message: &Message, headroom: usize) -> Option<Vec<u8>> {
         let id = self.keys.sending_id()?;
         self.store_key(id, message.session);
         let key = self.stored_keys.get(&(id, message.session))?;
         // The capacity avoids further allocations. They would matter, because even an idle trunk with 4,000 VLANs needs
         // hundreds of frames per second.
-        let mut frame = Vec::with_capacity(FRAME_CAPACITY + message.vlans.len());
+        let mut frame = Vec::with_capacity(headroom + FRAME_CAPACITY + message.vlans.len());
+        frame.resize(headroom, 0);
         frame.push(VERSION);
         frame.extend(id.to_be_bytes());
         frame.extend(message.session.to_be_bytes());
         frame.extend(message.counter.to_be_bytes());
         frame.extend(u16::from(message.vlan).to_be_bytes());
         message.write_body(&mut frame);
-        let (header, body) = frame.split_at_mut_checked(HEADER_BYTES)?;
+        let (header, body) = frame.get_mut(headroom..)?.split_at_mut_checked(HEADER_BYTES)?;
         let aad = Aad::from(&*header);
         let tag = key.0.seal_in_place_separate_tag(nonce(message.counter), aad, body).ok()?;
         frame.extend(tag.as_ref());
@@ -167,7 +169,7 @@ mod tests {
 
     #[test]
     fn only_the_fleet_reads_a_message() {
-        let frame = codec("a").encode(&message()).unwrap();
+        let frame = codec("a").encode(&message(), 0).unwrap();
         assert_eq!(codec("a").decode(&frame), Ok(message()));
         assert_eq!(codec("b").decode(&frame), Err(DecodeError::UnknownKey));
         assert!(!frame.windows(7).any(|part| part == b"rack1-a"), "names are encrypted");
@@ -177,9 +179,9 @@ mod tests {
     fn a_new_key_is_introduced_host_by_host() {
         let keys = format!("{}\n{}", "b".repeat(32), "a".repeat(32));
         let mut both = Codec::new(ProbeKeys::parse(&keys).unwrap());
-        let old = codec("a").encode(&message()).unwrap();
+        let old = codec("a").encode(&message(), 0).unwrap();
         assert_eq!(both.decode(&old), Ok(message()));
-        let new = both.encode(&message()).unwrap();
+        let new = both.encode(&message(), 0).unwrap();
         assert_eq!(codec("b").decode(&new), Ok(message()));
     }
 
@@ -192,7 +194,7 @@ mod tests {
             MessageKind::ReportLoss { session: 8, vlan },
         ] {
             let sent = Message { kind, ..message() };
-            let frame = codec("a").encode(&sent).unwrap();
+            let frame = codec("a").encode(&sent, 0).unwrap();
             assert_eq!(codec("a").decode(&frame), Ok(sent));
         }
     }
@@ -200,7 +202,7 @@ mod tests {
     proptest! {
         #[test]
         fn every_changed_byte_is_detected(at in 0_usize..70, flip in 1_u8..) {
-            let mut frame = codec("a").encode(&message()).unwrap();
+            let mut frame = codec("a").encode(&message(), 0).unwrap();
             let at = at % frame.len();
             frame[at] ^= flip;
             prop_assert!(codec("a").decode(&frame).is_err());

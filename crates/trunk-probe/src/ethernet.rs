@@ -9,18 +9,16 @@ pub const ETHERTYPE: u16 = 0x88B5;
 pub const DESTINATION: MacAddress = MacAddress([0x03, 0x62, 0x65, 0x72, 0x74, 0x68]);
 /// EtherType of an 802.1Q tag.
 const TAG_ETHERTYPE: u16 = 0x8100;
+/// Size of an Ethernet header with an 802.1Q tag.
+pub(crate) const TAGGED_HEADER_BYTES: usize = 18;
 
-/// Returns a frame with an 802.1Q tag.
-#[must_use]
-pub fn tagged_frame(source: MacAddress, vlan: VlanId, payload: &[u8]) -> Vec<u8> {
-    let mut frame = Vec::with_capacity(18 + payload.len());
-    frame.extend(DESTINATION.0);
-    frame.extend(source.0);
-    frame.extend(TAG_ETHERTYPE.to_be_bytes());
-    frame.extend(u16::from(vlan).to_be_bytes());
-    frame.extend(ETHERTYPE.to_be_bytes());
-    frame.extend(payload);
-    frame
+/// Returns an Ethernet header with an 802.1Q tag.
+pub(crate) fn tagged_header(source: MacAddress, vlan: VlanId) -> [u8; TAGGED_HEADER_BYTES] {
+    let mut header = [0; TAGGED_HEADER_BYTES];
+    let [tag, vlan, ethertype] = [TAG_ETHERTYPE, u16::from(vlan), ETHERTYPE].map(u16::to_be_bytes);
+    let fields = DESTINATION.0.into_iter().chain(source.0).chain(tag).chain(vlan).chain(ethertype);
+    header.iter_mut().zip(fields).for_each(|(byte, value)| *byte = value);
+    header
 }
 
 #[cfg(test)]
@@ -28,10 +26,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frame_has_tag_and_ethertype() {
-        let frame =
-            tagged_frame(MacAddress([2, 0, 0, 0, 0, 1]), VlanId::try_from(120).unwrap(), &[7]);
-        assert_eq!(frame[12..], [0x81, 0x00, 0x00, 120, 0x88, 0xB5, 7]);
-        assert_eq!(frame[0] & 3, 3, "multicast, locally administered");
+    fn header_has_tag_and_ethertype() {
+        let header = tagged_header(MacAddress([2, 0, 0, 0, 0, 1]), VlanId::try_from(120).unwrap());
+        assert_eq!(header[6..12], [2, 0, 0, 0, 0, 1]);
+        assert_eq!(header[12..], [0x81, 0x00, 0x00, 120, 0x88, 0xB5]);
+        assert_eq!(header[0] & 3, 3, "multicast, locally administered");
     }
 }

@@ -41,7 +41,7 @@ mod verdict;
 mod vlan_list;
 
 pub use codec::DecodeError;
-pub use ethernet::{DESTINATION, ETHERTYPE, tagged_frame};
+pub use ethernet::{DESTINATION, ETHERTYPE};
 pub use key::{KeyError, ProbeKeys};
 pub use sender::Outgoing;
 pub use trunk_probe::{IgnoredFrame, TrunkProbe};

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 /// Number of unanswered solicitations after which a VLAN counts as missing.
 const MAX_SOLICITATIONS: u32 = 8;
-/// Minimum time between two solicitations in one VLAN.
-const SOLICITATION_INTERVAL: Duration = Duration::from_millis(150);
+/// Minimum time between two solicitations in one VLAN. It is longer than an answer needs: the peer then wakes up every
+/// 10 ms, and answers in one VLAN at most every 40 ms.
+const SOLICITATION_INTERVAL: Duration = Duration::from_millis(60);
 
 /// Solicitations to one peer in one VLAN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -20,8 +20,9 @@ const MAX_PEERS: usize = 512;
 const MAX_QUEUE: usize = 2048;
 /// Maximum number of frames that one call of [`TrunkProbe::poll`] returns.
 const MAX_BATCH: usize = 256;
-/// Maximum number of VLANs that are solicited at the same time, for all peers together.
-const MAX_SOLICITED: usize = 256;
+/// Maximum number of VLANs that are solicited at the same time, for all peers together. It limits the solicitations to
+/// 3,200 frames per second.
+const MAX_SOLICITED: usize = 96;
 /// Number of VLANs that may be solicited at the same time for each peer. It is permitted even if the maximum for all
 /// peers is exceeded.
 const MIN_SOLICITED: usize = 8;
@@ -29,15 +30,13 @@ const MIN_SOLICITED: usize = 8;
 /// must not be counted as unanswered.
 const SOLICITATION_FRAMES: usize = 1024;
 /// Minimum time between two answers in one VLAN, so that replayed solicitations do not multiply frames.
-const ANSWER_INTERVAL: Duration = Duration::from_millis(50);
+const ANSWER_INTERVAL: Duration = Duration::from_millis(40);
 /// Maximum time between two calls of `poll`. If more time passes, this agent was stopped and has lost frames, so missed
 /// probes are no evidence.
 const MAX_POLL_GAP: Duration = Duration::from_secs(5);
 /// Time for which a leak is reported after it occurred last.
 const LEAK_RETENTION: Duration = Duration::from_secs(300);
-/// Time between wake-ups while nothing happens, so that frames are sent and received in batches.
-const IDLE_INTERVAL: Duration = Duration::from_millis(250);
-/// Time between wake-ups during solicitations and fast rounds.
+/// Minimum time between wake-ups, and the time between wake-ups during solicitations and fast rounds.
 const BUSY_INTERVAL: Duration = Duration::from_millis(10);
 /// Time after a peer's solicitation for which wake-ups are frequent, because more frames are expected.
 const BUSY_TIME: Duration = Duration::from_millis(500);
@@ -133,7 +132,7 @@ impl TrunkProbe {
         }
         let agents = u32::try_from(1 + others).unwrap_or(u32::MAX);
         let place = self.place(now);
-        self.schedule.set_agents(agents, place);
+        self.schedule.set_agents(agents, place, now);
         let round = self.schedule.round();
         let count = self.queue.len().min(MAX_BATCH);
         let mut frames: Vec<Outgoing> = Vec::with_capacity(count);
@@ -147,7 +146,8 @@ impl TrunkProbe {
             || self.schedule.is_fast()
             || !self.queue.is_empty()
             || self.peers.values().any(Peer::is_soliciting);
-        (frames, now + if is_busy { BUSY_INTERVAL } else { IDLE_INTERVAL })
+        let wait = if is_busy { BUSY_INTERVAL } else { self.schedule.idle_wait(now) };
+        (frames, now + wait.max(BUSY_INTERVAL))
     }
 
     /// Removes unresponsive peers, and updates the VLANs in which no peer is received.
@@ -302,6 +302,12 @@ impl TrunkProbe {
         } else {
             Verdict::Unknown
         }
+    }
+
+    /// Returns true if the verdict is that VLANs are missing.
+    #[must_use]
+    pub fn has_missing_vlans(&self) -> bool {
+        self.peers.values().any(|peer| peer.is_witness() && !peer.missing().is_empty())
     }
 
     /// Returns the VLANs in which no peer is received, although peers are received in other VLANs.

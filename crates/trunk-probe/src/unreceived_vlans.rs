@@ -8,7 +8,7 @@ use berth_api::{VlanId, VlanSet};
 use crate::solicitation::{Solicitation, SolicitationStep};
 
 /// Maximum number of VLANs that are solicited because the peer has reported a loss in them.
-const MAX_REQUESTED: usize = 64;
+const MAX_REQUESTED: usize = 32;
 /// Time between two solicitations in missing VLANs. It is short, so that this agent soon detects that the switches
 /// carry a VLAN again.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(2);
