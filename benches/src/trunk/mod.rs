@@ -45,8 +45,8 @@ pub(crate) struct Args {
     /// Seconds of the measurement
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..))]
     seconds: u32,
-    /// Seconds between the measurement and the first dropped VLAN. With the seconds before, they are the four minutes in
-    /// which the probes of two hosts begin to alternate
+    /// Seconds between the measurement and the first dropped VLAN. With the seconds before, they are more than the two
+    /// minutes in which the probes of two hosts begin to alternate
     #[arg(long, default_value_t = 120)]
     before_drops: u32,
     /// Number of VLANs that are dropped, one after the other
@@ -58,7 +58,7 @@ pub(crate) struct Args {
 
 /// Number of frames that all hosts of a segment together send per second while nothing changes (`docs/trunks.md`).
 /// A ping has two frames: the request and the reply.
-const FRAMES_PER_SECOND: u32 = 280;
+const FRAMES_PER_SECOND: u32 = 512;
 
 /// Script that runs both ends. `$vlans`, `$settle`, `$seconds`, `$before_drops` and `$drops` are the arguments of the
 /// benchmark. The result of the script is what it writes to file descriptor 3.
