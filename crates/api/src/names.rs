@@ -83,6 +83,9 @@ pub const USER_DATA_SECRET_ANNOTATION: &str = "berth.dev/user-data-secret";
 /// Annotation of the template of a MachineDeployment: IP addresses for its machines, separated by commas. Also an
 /// annotation of each AddressClaim whose address comes from this list.
 pub const ADDRESSES_ANNOTATION: &str = "berth.dev/addresses";
+/// Prefix of annotations of the template of a MachineDeployment, followed by the name of an interface in the network of
+/// another tenant, such as `additional-1`: IP addresses for this interface, as in [`ADDRESSES_ANNOTATION`].
+pub const ADDRESSES_PREFIX: &str = "berth.dev/addresses-";
 /// Annotation of a VirtualMachine: the IP addresses of its interface in the tenant's network when it was created,
 /// separated by commas. If a user deletes the AddressClaims, the controller recreates them from this annotation.
 pub const CLAIMED_ADDRESSES_ANNOTATION: &str = "berth.dev/claimed-addresses";

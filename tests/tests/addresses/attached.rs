@@ -74,6 +74,8 @@ pub(super) fn machines_are_attached_to_the_network_of_another_tenant(plane: &Con
         assert_eq!(annotations["berth.dev/claimed-addresses-additional-1"], recorded);
     }
 
+    the_template_lists_addresses_in_the_other_network(plane, &web);
+
     let deleted = &claims[0];
     let name = deleted["metadata"]["name"].as_str().unwrap();
     plane.kubectl(&["delete", "addressclaim", name, "--wait=false"]).unwrap();
@@ -121,6 +123,40 @@ pub(super) fn machines_are_attached_to_the_network_of_another_tenant(plane: &Con
                 .then_some(())
         })
         .unwrap();
+}
+
+/// Tests that a template lists addresses for the interface in the network of the other tenant. `web` is the template of
+/// other machines in this network.
+fn the_template_lists_addresses_in_the_other_network(plane: &ControlPlane, web: &Value) {
+    let mut db = web.clone();
+    db["metadata"]["name"] = "db".into();
+    db["spec"]["replicas"] = 1.into();
+    db["spec"]["selector"]["matchLabels"]["name"] = "db".into();
+    db["spec"]["template"]["metadata"]["labels"]["name"] = "db".into();
+    let object = ["machinedeployment", "db", "-n", NAMESPACE];
+    for (annotation, list, words) in [
+        (
+            "berth.dev/addresses-additional-1",
+            "10.8.0.50",
+            "lists 10.8.0.50, which machines cannot have",
+        ),
+        ("berth.dev/addresses-additional-2", "10.9.0.50", "is for the interface `additional-2`"),
+    ] {
+        db["spec"]["template"]["metadata"]["annotations"] = json!({annotation: list});
+        apply(plane, &db);
+        wait_until_condition(plane, &object, "Valid", words);
+    }
+    let lists = json!({"berth.dev/addresses-additional-1": "10.9.0.50"});
+    db["spec"]["template"]["metadata"]["annotations"] = lists;
+    apply(plane, &db);
+    plane
+        .wait_until("the machine has the listed address", SHORT_TIMEOUT, |plane| {
+            let claim = plane.get_json(&["addressclaim", "cluster-bank-storage-10.9.0.50"]).ok()?;
+            let name = claim["spec"]["machine"]["name"].as_str()?;
+            (claim["spec"]["interface"] == "additional-1" && name.starts_with("db-")).then_some(())
+        })
+        .unwrap();
+    plane.kubectl(&["delete", "machinedeployment", "db", "-n", NAMESPACE]).unwrap();
 }
 
 /// Returns the AddressClaims in the network of the other tenant.

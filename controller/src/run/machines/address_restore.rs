@@ -15,7 +15,6 @@ use crate::run::api_requests::post_params;
 use crate::tenants::addresses::lost::{LostAddress, lost_addresses, lost_claims_fault};
 use crate::tenants::addresses::pools::NetworkPools;
 use crate::tenants::fault::Fault;
-use berth_kubevirt_render::machines::TENANT_INTERFACE;
 use berth_kubevirt_render::machines::reconcile_steps::{AttachedInterface, ExistingVm};
 
 /// Addresses that an interface of a machine uses.
@@ -99,10 +98,9 @@ impl ValidatedDeployment<'_> {
             return Ok(());
         }
         // An invalid pool or list does not prevent the claim, because the machine uses the address anyway.
-        let plan = self.address_plan(self.address_pools().ok().flatten()).ok().flatten();
-        // The list in the template is for the tenant's own network.
-        let plan = plan.filter(|_| owner.interface == TENANT_INTERFACE);
-        let fixed = plan.map(|plan| plan.fixed).unwrap_or_default();
+        let owning_tenant = self.render_context.tenants.get(&owner.tenant);
+        let pools = owning_tenant.and_then(|tenant| NetworkPools::of_tenant(tenant).ok().flatten());
+        let fixed = self.fixed_addresses(&owner.interface, pools.as_ref()).unwrap_or_default();
         let claim = new_claim(owner, &fixed, address, machine, mac);
         let created = self.context.claims_api().create(&post_params(), &claim).await;
         let request = || format!("create AddressClaim {}", claim.name_any());

@@ -22,7 +22,9 @@ use super::validated::ValidatedDeployment;
 use crate::managed_by::tenant_labels;
 use crate::run::api_requests::post_params;
 use crate::tenants::addresses::choose::{AddressChoice, AddressRequest, choose_address};
-use crate::tenants::addresses::fixed::parse_fixed_addresses;
+use crate::tenants::addresses::fixed::{
+    FixedAddressesError, addresses_annotation, parse_fixed_addresses,
+};
 use crate::tenants::addresses::interface::{additional_config, interface_config};
 use crate::tenants::addresses::interrupted::{RevisionMachines, interrupted_machines};
 use crate::tenants::addresses::mac::choose_mac;
@@ -84,19 +86,39 @@ impl ValidatedDeployment<'_> {
         &self,
         pools: Option<NetworkPools>,
     ) -> Result<Option<AddressPlan>, Problem> {
-        let annotations = &self.deployment.spec.template.metadata.annotations;
-        let text = annotations.get(ADDRESSES_ANNOTATION).map(String::as_str).unwrap_or_default();
-        let fixed = parse_fixed_addresses(text, pools.as_ref()).map_err(|error| {
-            let field = format!("spec.template.metadata.annotations[{ADDRESSES_ANNOTATION}]");
-            Problem::new(self.deployment.qualified_name(), field, text, error.to_string())
-                .into_fatal("no machine is created")
-        })?;
+        let fixed = self.fixed_addresses(TENANT_INTERFACE, pools.as_ref())?;
         Ok(self.tenant().zip(pools).map(|(tenant, pools)| AddressPlan {
             owner: NetworkOwner::new(tenant),
             pools,
             fixed,
             quarantine: quarantine_duration(&self.render_context.config),
         }))
+    }
+
+    /// Returns the addresses that the template lists for an interface. `pools` are the pools of the interface's network.
+    /// Returns a problem if the list is invalid.
+    pub(super) fn fixed_addresses(
+        &self,
+        interface: &str,
+        pools: Option<&NetworkPools>,
+    ) -> Result<Vec<IpAddr>, Problem> {
+        let annotation = addresses_annotation(interface);
+        let annotations = &self.deployment.spec.template.metadata.annotations;
+        let text = annotations.get(&annotation).map(String::as_str).unwrap_or_default();
+        parse_fixed_addresses(text, pools)
+            .map_err(|error| self.fixed_addresses_problem(&annotation, text, &error))
+    }
+
+    /// Returns a problem of a list of addresses in the template.
+    pub(super) fn fixed_addresses_problem(
+        &self,
+        annotation: &str,
+        text: &str,
+        error: &FixedAddressesError,
+    ) -> Problem {
+        let field = format!("spec.template.metadata.annotations[{annotation}]");
+        Problem::new(self.deployment.qualified_name(), field, text, error.to_string())
+            .into_fatal("no machine is created")
     }
 
     /// Returns the names of machines that have claims, but were not created because the controller was stopped. `vms`

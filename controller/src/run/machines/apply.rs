@@ -6,6 +6,7 @@ use kube::api::{DeleteParams, ListParams, Patch, Preconditions};
 use serde_json::Value;
 
 use super::address_plans::AddressPlans;
+use super::attached::AttachmentFault;
 use super::errors::{RequestError, none_if_not_found, with_request};
 use super::machine::MachineCreation;
 use super::prefixes::unmet_prefix;
@@ -181,7 +182,12 @@ impl ValidatedDeployment<'_> {
             match self.attached_plans(template) {
                 Ok(plans) => attached = plans,
                 Err(fault) => {
-                    applied.unmet_prerequisite = Some(fault);
+                    match fault {
+                        AttachmentFault::Waiting(fault) => applied.unmet_prerequisite = Some(fault),
+                        AttachmentFault::InvalidAddresses(problem) => {
+                            applied.problems.push(problem)
+                        }
+                    }
                     self.delete_surplus_only(steps);
                     return Ok(applied);
                 }

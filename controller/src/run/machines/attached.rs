@@ -1,6 +1,7 @@
 //! Addresses of machines in the networks of other tenants.
 
-use berth_api::{ClaimingMachine, ConditionReason, TenantCluster};
+use berth_api::names::ADDRESSES_PREFIX;
+use berth_api::{ClaimingMachine, ConditionReason, Problem, TenantCluster, excerpt};
 use berth_kubevirt_render::machines::reconcile_steps::{AttachedInterface, ExistingVm};
 use berth_kubevirt_render::machines::{InterfaceConfig, unmet_additional_network};
 use kube::ResourceExt as _;
@@ -10,10 +11,25 @@ use super::guest::{UnknownInterfaces, interfaces_of_machine};
 use super::prefixes::unmet_prefix;
 use super::template::MachineTemplate;
 use super::validated::ValidatedDeployment;
+use crate::tenants::addresses::fixed::FixedAddressesError;
 use crate::tenants::addresses::interface::additional_config;
 use crate::tenants::addresses::pools::NetworkPools;
 use crate::tenants::addresses::release::quarantine_duration;
 use crate::tenants::fault::Fault;
+
+/// Reason why no machines can be attached to the networks of other tenants.
+pub(super) enum AttachmentFault {
+    /// Machines wait until one of the tenants changes.
+    Waiting(Fault),
+    /// A list of addresses in the template is invalid.
+    InvalidAddresses(Problem),
+}
+
+impl From<Fault> for AttachmentFault {
+    fn from(fault: Fault) -> Self {
+        Self::Waiting(fault)
+    }
+}
 
 impl ValidatedDeployment<'_> {
     /// Returns another tenant if machines may be attached to its network; `None` if it does not exist, or if it is not
@@ -28,11 +44,12 @@ impl ValidatedDeployment<'_> {
     /// Returns the pools of the networks of other tenants, for new machines.
     ///
     /// # Errors
-    /// Returns a fault if machines cannot be created until one of the tenants changes.
+    /// Returns a fault if machines cannot be created until one of the tenants or the template changes.
     pub(super) fn attached_plans(
         &self,
         template: &MachineTemplate,
-    ) -> Result<Vec<AddressPlan>, Fault> {
+    ) -> Result<Vec<AddressPlan>, AttachmentFault> {
+        self.check_listed_interfaces(template).map_err(AttachmentFault::InvalidAddresses)?;
         let Some(tenant) = self.tenant() else { return Ok(Vec::new()) };
         let config = &self.render_context.config;
         let mut plans = Vec::new();
@@ -40,7 +57,7 @@ impl ValidatedDeployment<'_> {
             let tenants = &self.render_context.tenants;
             if let Some(missing) = unmet_additional_network(tenant, other, tenants) {
                 let message = format!("machines wait for {missing}");
-                return Err(Fault::new(ConditionReason::WaitingForTenant, message));
+                return Err(Fault::new(ConditionReason::WaitingForTenant, message).into());
             }
             let Some(other_tenant) = self.attachable_tenant(other) else { continue };
             let unmet = unmet_prefix(other_tenant, config);
@@ -54,16 +71,35 @@ impl ValidatedDeployment<'_> {
             // Without a claim, the deletion of the other tenant would not wait for the machine.
             let Some(pools) = pools else {
                 let message = format!("machines wait for address pools of TenantCluster {other}");
-                return Err(Fault::new(ConditionReason::WaitingForTenant, message));
+                return Err(Fault::new(ConditionReason::WaitingForTenant, message).into());
             };
+            let fixed = self
+                .fixed_addresses(interface, Some(&pools))
+                .map_err(AttachmentFault::InvalidAddresses)?;
             plans.push(AddressPlan {
                 owner: NetworkOwner::with_interface(other_tenant, interface),
                 pools,
-                fixed: Vec::new(),
+                fixed,
                 quarantine: quarantine_duration(config),
             });
         }
         Ok(plans)
+    }
+
+    /// Returns a problem if the template lists addresses for an interface that is not in the network of another tenant.
+    fn check_listed_interfaces(&self, template: &MachineTemplate) -> Result<(), Problem> {
+        let is_attached =
+            |interface: &str| template.attached_tenants.iter().any(|(name, _)| name == interface);
+        let annotations = self.deployment.spec.template.metadata.annotations.iter();
+        let lists = annotations
+            .filter_map(|(key, text)| Some((key, key.strip_prefix(ADDRESSES_PREFIX)?, text)));
+        for (annotation, interface, text) in lists {
+            if !is_attached(interface) {
+                let error = FixedAddressesError::NotAttached(excerpt(interface));
+                return Err(self.fixed_addresses_problem(annotation, text, &error));
+            }
+        }
+        Ok(())
     }
 
     /// Returns the configuration of the interfaces of an existing machine in networks of other tenants, from its claims.

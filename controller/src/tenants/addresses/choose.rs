@@ -10,6 +10,7 @@ use kube::ResourceExt as _;
 
 use super::claims::NetworkClaims;
 use super::family::Family;
+use super::fixed::addresses_annotation;
 use super::pool::ValidPool;
 use super::release::{is_released, quarantine_end};
 use crate::managed_by::is_created_by_berth;
@@ -76,7 +77,7 @@ pub fn choose_address(
     if !fixed.is_empty() {
         let mut all = fixed.iter().filter(|address| !refused.contains(address));
         let free = all.find_map(|address| free_fixed_address(*address, claims, request));
-        return free.ok_or_else(|| fixed_in_use_fault(&fixed, claims, request.quarantine));
+        return free.ok_or_else(|| fixed_in_use_fault(&fixed, claims, request));
     }
     let free =
         pool.ranges().find_map(|range| claims.lowest_free_address(pool.family, range, refused));
@@ -138,8 +139,9 @@ fn exhausted_fault(pool: &ValidPool, claims: &NetworkClaims, quarantine: SignedD
 fn fixed_in_use_fault(
     fixed: &[IpAddr],
     claims: &NetworkClaims,
-    quarantine: SignedDuration,
+    request: AddressRequest<'_>,
 ) -> Fault {
+    let quarantine = request.quarantine;
     let user = |address: &IpAddr| {
         let claim = claims.at(*address).next();
         match claim.map(|claim| (&claim.spec.machine, quarantine_end(claim, quarantine))) {
@@ -154,7 +156,7 @@ fn fixed_in_use_fault(
     let message = format!(
         "annotation {} of the template: all {} addresses are in use: {}; list more \
          addresses, or request fewer machines",
-        berth_api::names::ADDRESSES_ANNOTATION,
+        addresses_annotation(request.interface),
         fixed.len(),
         join_names_limited(&users),
     );

@@ -1,13 +1,24 @@
-//! Parses the list of addresses for the machines of a MachineDeployment, which is an annotation of its template.
+//! Parses the lists of addresses for the machines of a MachineDeployment, which are annotations of its template.
 
 use std::net::IpAddr;
 
 use berth_api::excerpt;
+use berth_api::names::{ADDRESSES_ANNOTATION, ADDRESSES_PREFIX};
+use berth_kubevirt_render::machines::TENANT_INTERFACE;
 
 use super::pools::NetworkPools;
 
 /// Maximum number of addresses in a list.
 const MAX_ADDRESSES: usize = 256;
+
+/// Returns the annotation of a template that lists the addresses of an interface of its machines.
+pub fn addresses_annotation(interface: &str) -> String {
+    if interface == TENANT_INTERFACE {
+        ADDRESSES_ANNOTATION.to_owned()
+    } else {
+        format!("{ADDRESSES_PREFIX}{interface}")
+    }
+}
 
 /// Problem of a list of addresses. The text completes a sentence that begins with the value of the annotation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -32,6 +43,12 @@ pub enum FixedAddressesError {
     /// The TenantCluster has no pools, or the MachineDeployment has no TenantCluster.
     #[error("requires a TenantCluster with spec.network.ipv4 or ipv6")]
     NoPool,
+    /// The machines have no interface with this name in the network of another tenant.
+    #[error(
+        "is for the interface `{0}`, which is not in the network of another TenantCluster: the first entry of \
+         additionalNetworks is the interface additional-1"
+    )]
+    NotAttached(String),
 }
 
 /// Parses a list of addresses, and checks that the pools of the tenant permit them.
@@ -96,5 +113,7 @@ mod tests {
         }
         assert_eq!(parse_fixed_addresses("10.0.0.9", None), Err(FixedAddressesError::NoPool));
         assert_eq!(parse_fixed_addresses("", None), Ok(Vec::new()));
+        assert_eq!(addresses_annotation("tenant"), "berth.dev/addresses");
+        assert_eq!(addresses_annotation("additional-2"), "berth.dev/addresses-additional-2");
     }
 }

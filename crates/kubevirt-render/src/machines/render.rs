@@ -258,8 +258,8 @@ impl MachineRenderer<'_> {
         let mut disk_annotations = Map::new();
         let prefixes = &self.context.config.annotation_prefixes;
         for (key, value) in &self.deployment.spec.template.metadata.annotations {
-            // The machine needs no copy of the list of addresses, because the reconciler allocates them.
-            if key == names::ADDRESSES_ANNOTATION {
+            // The machine needs no copy of the lists of addresses, because the reconciler allocates them.
+            if key == names::ADDRESSES_ANNOTATION || key.starts_with(names::ADDRESSES_PREFIX) {
                 continue;
             }
             if !labels::is_annotation_permitted(key, prefixes) {
