@@ -235,6 +235,7 @@ fn kubeconfig_of_a_tenant_is_used_and_not_printed(plane: &ControlPlane) {
         ("tenant.kubeconfig", "PASS"),
         ("tenant.api-server", "FAIL"),
         ("tenant.mtu", "SKIP"),
+        ("tenant.additional-networks", "SKIP"),
     ];
     output.require(&expected).unwrap();
     let finding = output.finding("tenant.api-server").unwrap();

@@ -29,6 +29,7 @@ mod release;
 mod scheduler;
 mod storage;
 mod tenant;
+mod tenant_additional;
 mod tenant_input;
 mod tenant_mtu;
 #[cfg(test)]
@@ -66,6 +67,7 @@ pub fn all_checks() -> Vec<Check> {
         hosts::CHECKS,
         tenant::CHECKS,
         tenant_mtu::CHECKS,
+        tenant_additional::CHECKS,
     ]
     .concat()
 }
