@@ -103,6 +103,29 @@ fn further_networks_are_attached() {
     assert_eq!(render(&fields, &tenant_and_infra_config()).unwrap().machine, rendered.machine);
 }
 
+/// KubeVirt gives each interface of the model virtio as many queue pairs as the VM has CPUs. The virtio driver of the guest
+/// enables all of them, so neither network data nor a unit sets a number.
+#[test]
+fn all_interfaces_have_one_queue_pair_per_cpu() {
+    let networks = json!([{"name": "storage/ceph"}, {"name": "cluster-cluster-name/own"}]);
+    let render = |more: Option<(&str, Value)>| {
+        let mut fields = vec![("additionalNetworks", networks.clone())];
+        fields.extend(more);
+        render(&fields, &tenant_and_infra_config()).unwrap()
+    };
+    let rendered = render(None);
+    let devices = &spec_of(&rendered)["domain"]["devices"];
+    assert_eq!(devices["networkInterfaceMultiqueue"], true);
+    let interfaces = devices["interfaces"].as_array().unwrap();
+    let names: Vec<&str> = interfaces.iter().map(|one| one["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["default", "tenant", "additional-1", "additional-2"]);
+    // Without a model, KubeVirt uses virtio.
+    assert!(interfaces.iter().all(|one| one["model"].is_null()), "{interfaces:?}");
+    let disabled = render(Some(("virtualMachine/enableNetworkMultiQueue", json!(false))));
+    let devices = &spec_of(&disabled)["domain"]["devices"];
+    assert_eq!(devices["networkInterfaceMultiqueue"], false);
+}
+
 /// Returns TenantCluster `cluster-name`, which lists the network of `storage`, with this spec of TenantCluster `storage`.
 fn tenants_with_a_second_network(storage: &Value, permitted: &Value) -> [Value; 3] {
     let [mut tenant, mut config] = tenant_and_infra_config();
