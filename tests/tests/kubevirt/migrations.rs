@@ -31,6 +31,10 @@ pub(crate) fn migration_reserves_both_hosts(bed: &Testbed) {
     let pods = bed.pods_of(&instance);
     assert_eq!(pods.len(), 2, "{pods:#?}");
     let target = text(&pods.iter().find(|pod| is_target(pod)).unwrap()["spec"]["nodeName"]);
+    // From these fields the controller writes the lease of the target host, before the guest arrives.
+    let moving = bed.get("vmi", NAMESPACE, MIGRATING_VM);
+    assert_eq!(moving["status"]["migrationState"]["targetNode"], target, "{moving:#}");
+    assert_eq!(moving["status"]["nodeName"], source, "{moving:#}");
     assert!(
         MIGRATION_HOSTS.contains(&target) && target != source,
         "the VM should migrate to the other host, not from {source} to {target}"
