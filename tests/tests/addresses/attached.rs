@@ -156,7 +156,7 @@ fn the_template_lists_addresses_in_the_other_network(plane: &ControlPlane, web: 
             (claim["spec"]["interface"] == "additional-1" && name.starts_with("db-")).then_some(())
         })
         .unwrap();
-    plane.kubectl(&["delete", "machinedeployment", "db", "-n", NAMESPACE]).unwrap();
+    plane.kubectl(&["delete", "machinedeployment", "db", "-n", NAMESPACE, "--wait=false"]).unwrap();
 }
 
 /// Returns the AddressClaims in the network of the other tenant.
