@@ -32,11 +32,12 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 /// Minimum time between two evaluations of the received probes, unless the first VLAN is missing or the last missing VLAN
 /// has returned.
 const VERDICT_INTERVAL: Duration = Duration::from_millis(500);
-/// Maximum number of system calls that receive frames before the task sends frames again.
+/// Maximum number of system calls that receive frames before the task sends frames again. While the task is behind, it is
+/// one.
 const MAX_RECEIVE_CALLS: usize = 2;
-/// Delay before the next read if more frames are waiting. Together with [`MAX_RECEIVE_CALLS`] it limits an agent to
-/// 32,000 received frames per second, so that a flood costs at most a few per cent of a core. All agents of a
-/// segment together send less than a third of this rate.
+/// Delay before the next read if more frames are waiting. Together with [`BATCH_SIZE`] it limits an agent to 16,000
+/// received frames per second, so that a flood costs at most a few per cent of a core. All agents of a segment together
+/// send about half of this rate.
 const BUSY_INTERVAL: Duration = Duration::from_millis(10);
 /// Number of consecutive reads that leave frames waiting after which the agent counts as overloaded: the kernel
 /// then drops probes, which must not be reported as missing.
@@ -184,8 +185,9 @@ impl<'a> ProbeTask<'a> {
     /// waiting.
     fn receive(&mut self, socket: &mut VlanSocket, now: Duration) -> io::Result<bool> {
         let (probe, network) = (&mut self.probe, self.network);
+        let max_calls = if self.busy_rounds == 0 { MAX_RECEIVE_CALLS } else { 1 };
         let mut calls = 0;
-        while calls < MAX_RECEIVE_CALLS {
+        while calls < max_calls {
             let count = socket.receive(|vlan, payload| {
                 if let Err(ignored) = probe.receive(now, vlan, payload) {
                     tracing::trace!(network, reason = %ignored, "ignored a probe");
