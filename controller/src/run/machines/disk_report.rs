@@ -103,7 +103,7 @@ impl DiskMessages {
             let claims = join_first(&self.retained, MAX_MESSAGES, ", ");
             format!(
                 "the claims of removed disks are retained: {claims}; add a disk with the same name again to use its claim, or \
-                 delete the DataVolume with the name of the claim"
+                 delete the DataVolume and the PersistentVolumeClaim with this name"
             )
         });
         let Self { failed, failure, refused, pending, unsupported, unattached, .. } = self;

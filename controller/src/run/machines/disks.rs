@@ -50,10 +50,7 @@ impl ValidatedDeployment<'_> {
         let mut messages = DiskMessages::default();
         let own = self.vms.iter().filter(|vm| vm.is_owned_by(&self.owner) && !vm.is_deleting);
         own.for_each(|vm| messages.observe(vm));
-        match self.forget_deleted_claims().await {
-            Ok(delay) => messages.next_check = delay,
-            Err(error) => messages.record_shared_failure(error),
-        }
+        self.forget_deleted_claims(&mut messages).await;
         let needs_update = |vm: &&ExistingVm| vm.needs_disk_update(&self.deployment, &self.owner);
         let machines: Vec<&ExistingVm> = self.vms.iter().filter(needs_update).collect();
         if machines.is_empty() || self.deployment.spec.paused {
