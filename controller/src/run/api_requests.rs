@@ -42,13 +42,15 @@ impl RequestError {
         matches!(self.error, kube::Error::Api(_))
     }
 
-    /// Returns request and error for a condition, without the fields of the API server's answer that users do not need.
+    /// Returns the request with the code and the reason of the error, for a condition. The server's message is omitted: it
+    /// can have another text for each request, such as the port of a failed connection to a webhook. Each change of a
+    /// condition triggers a reconcile, which would not wait for the backoff.
     pub(super) fn summary(&self) -> String {
         match &self.error {
             kube::Error::Api(status) => {
-                format!("{}: {} ({})", self.request, status.message, status.code)
+                format!("{}: {} ({})", self.request, status.reason, status.code)
             }
-            _ => self.to_string(),
+            _ => format!("{}: the API server did not answer", self.request),
         }
     }
 }

@@ -141,7 +141,7 @@ mod tests {
 
     fn request_error(code: u16) -> RequestError {
         let status = serde_json::json!({
-            "status": "Failure", "code": code, "reason": "x", "message": format!("answer {code}"),
+            "status": "Failure", "code": code, "reason": "Denied", "message": format!("answer {code}"),
         });
         let status: kube::core::Status = serde_json::from_value(status).unwrap();
         with_request::<()>(|| "get".to_owned(), Err(kube::Error::Api(status.into()))).unwrap_err()
@@ -180,11 +180,11 @@ mod tests {
         let (report, is_backoff, failure) = messages.into_report();
         let fault = report.fault.unwrap();
         assert_eq!(fault.reason, ConditionReason::DiskRequestsFailed);
-        for words in
-            ["machine web-1: get: answer 500 (500)", "machine web-2: get: answer 403", "; r"]
+        for words in ["machine web-1: get: Denied (500)", "machine web-2: get: Denied (403)", "; r"]
         {
             assert!(fault.message.contains(words), "{fault}");
         }
+        assert!(!fault.message.contains("answer"), "{fault}");
         assert!(failure.unwrap().to_string().contains("answer 500"));
         assert!(!is_backoff && report.requeue_after.is_none());
         let lost = kube::Error::Service("connection refused".into());
@@ -192,6 +192,8 @@ mod tests {
         let mut messages = DiskMessages::default();
         messages.record_failure(&vm("web-1"), lost);
         assert!(messages.is_interrupted);
+        let fault = fault_of(messages).unwrap();
+        assert_eq!(fault.message, "machine web-1: get: the API server did not answer");
     }
 
     #[test]
