@@ -67,8 +67,12 @@ pub(super) struct InMemoryState {
     pub(super) node_port_refusals: NodePortRefusals,
     /// Fault after which the disks of existing machines are not compared for a time.
     pub(super) disk_backoff: Option<DiskBackoff>,
+    /// Name of the last machine of an incomplete update of disks; `None` if the last update was complete.
+    pub(super) last_disk_machine: Option<String>,
     /// Time of the last list of DataVolumes for retained claims.
     pub(super) retention_checked: Option<Instant>,
+    /// Name of the last machine whose retained claims were compared with this list.
+    pub(super) last_checked: Option<String>,
 }
 
 impl MachineContext {

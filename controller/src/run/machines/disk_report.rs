@@ -6,6 +6,7 @@ use berth_api::ConditionReason;
 use berth_kubevirt_render::machines::hotplug::UnattachedDisk;
 use berth_kubevirt_render::machines::reconcile_steps::ExistingVm;
 
+use super::disk_pass::INCOMPLETE_PASS_DELAY;
 use super::errors::RequestError;
 use crate::tenants::fault::{Fault, join_first};
 
@@ -36,6 +37,8 @@ pub(super) struct DiskMessages {
     failure: Option<RequestError>,
     /// True if the API server does not answer, so that no further machine is updated.
     pub(super) is_interrupted: bool,
+    /// True if machines were not updated yet, because requests failed or took too long.
+    pub(super) is_incomplete: bool,
     /// Changes that are not possible.
     pub(super) refused: Vec<String>,
     /// Changes that are not complete.
@@ -83,21 +86,27 @@ impl DiskMessages {
         self.pending.push(format!("machine {}: {message}", vm.name));
     }
 
-    /// Returns the time until the next comparison, and true if no disks are compared until then.
-    fn next_comparison(&self) -> (Option<Duration>, bool) {
+    /// Returns the time until the next reconcile, and the time for which no disks are compared again.
+    fn next_comparison(&self) -> (Option<Duration>, Option<Duration>) {
         if self.failure.is_some() {
-            // The runtime of the reconciler repeats a failed reconcile.
-            (None, false)
+            // The runtime of the reconciler repeats a failed reconcile. The next part of the machines has other messages, and
+            // an event of the changed condition would trigger its update at once.
+            (None, self.is_incomplete.then_some(INCOMPLETE_PASS_DELAY))
+        } else if self.is_incomplete {
+            (Some(DETACH_DELAY), None)
         } else if !self.refused.is_empty() || self.unsupported.is_some() {
-            (Some(REFUSAL_TIME), true)
+            (Some(REFUSAL_TIME), Some(REFUSAL_TIME))
         } else {
-            ((!self.pending.is_empty()).then_some(DETACH_DELAY), false)
+            ((!self.pending.is_empty()).then_some(DETACH_DELAY), None)
         }
     }
 
-    /// Returns the report, and true if disks are not compared again until its time.
-    pub(super) fn into_report(self) -> (DiskReport, bool, Option<RequestError>) {
-        let (requeue_after, is_backoff) = self.next_comparison();
+    /// Returns the report, the time for which disks are not compared again, and the first failed request.
+    pub(super) fn into_report(mut self) -> (DiskReport, Option<Duration>, Option<RequestError>) {
+        if self.is_incomplete {
+            self.pending.push("further machines are updated later".to_owned());
+        }
+        let (requeue_after, backoff) = self.next_comparison();
         let requeue_after = [requeue_after, self.next_check].into_iter().flatten().min();
         let retained = (!self.retained.is_empty()).then(|| {
             let claims = join_first(&self.retained, MAX_MESSAGES, ", ");
@@ -122,7 +131,7 @@ impl DiskMessages {
         };
         let fault = (!messages.is_empty())
             .then(|| Fault::new(reason, join_first(&messages, MAX_MESSAGES, "; ")));
-        (DiskReport { fault, retained, requeue_after }, is_backoff, failure)
+        (DiskReport { fault, retained, requeue_after }, backoff, failure)
     }
 }
 
@@ -157,10 +166,11 @@ mod tests {
         let not_attached = Fault::new(ConditionReason::DisksNotAttached, "a".to_owned());
         assert_eq!(fault_of(unattached), Some(not_attached));
         let refused = DiskMessages { refused: vec!["r".to_owned(); 10], ..pending() };
-        let (report, is_backoff, _) = refused.into_report();
+        let (report, backoff, _) = refused.into_report();
         let fault = report.fault.unwrap();
         assert_eq!(fault.reason, ConditionReason::DiskChangesRefused);
-        assert!(fault.message.ends_with("; and 2 more") && is_backoff, "{fault}");
+        assert!(fault.message.ends_with("; and 2 more"), "{fault}");
+        assert_eq!(backoff, Some(REFUSAL_TIME));
         let unsupported = DiskMessages {
             refused: texts("r"),
             unsupported: Some("u".to_owned()),
@@ -177,7 +187,7 @@ mod tests {
         messages.record_failure(&vm("web-1"), request_error(500));
         messages.record_failure(&vm("web-2"), request_error(403));
         assert!(!messages.is_interrupted, "the other machines are updated");
-        let (report, is_backoff, failure) = messages.into_report();
+        let (report, backoff, failure) = messages.into_report();
         let fault = report.fault.unwrap();
         assert_eq!(fault.reason, ConditionReason::DiskRequestsFailed);
         for words in ["machine web-1: get: Denied (500)", "machine web-2: get: Denied (403)", "; r"]
@@ -186,7 +196,7 @@ mod tests {
         }
         assert!(!fault.message.contains("answer"), "{fault}");
         assert!(failure.unwrap().to_string().contains("answer 500"));
-        assert!(!is_backoff && report.requeue_after.is_none());
+        assert!(backoff.is_none() && report.requeue_after.is_none());
         let lost = kube::Error::Service("connection refused".into());
         let lost = with_request::<()>(|| "get".to_owned(), Err(lost)).unwrap_err();
         let mut messages = DiskMessages::default();
@@ -194,6 +204,25 @@ mod tests {
         assert!(messages.is_interrupted);
         let fault = fault_of(messages).unwrap();
         assert_eq!(fault.message, "machine web-1: get: the API server did not answer");
+    }
+
+    #[test]
+    fn an_incomplete_update_continues_soon() {
+        let incomplete = |refused: Vec<String>| DiskMessages {
+            refused,
+            is_incomplete: true,
+            ..DiskMessages::default()
+        };
+        // Refusals of some machines do not delay the update of the others.
+        let (report, backoff, _) = incomplete(texts("r")).into_report();
+        assert_eq!((report.requeue_after, backoff), (Some(DETACH_DELAY), None));
+        let changing = fault_of(incomplete(Vec::new())).unwrap();
+        assert_eq!(changing.reason, ConditionReason::DisksChanging);
+        let mut failed = incomplete(Vec::new());
+        failed.record_shared_failure(request_error(500));
+        let (_, backoff, failure) = failed.into_report();
+        assert_eq!(backoff, Some(INCOMPLETE_PASS_DELAY));
+        assert!(failure.is_some());
     }
 
     #[test]

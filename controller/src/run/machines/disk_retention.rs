@@ -10,6 +10,7 @@ use kube::ResourceExt as _;
 use kube::api::{Api, ListParams, Patch};
 use serde_json::Value;
 
+use super::disk_pass::{DiskPass, sort_after};
 use super::disk_report::DiskMessages;
 use super::errors::{RequestError, has_changed, none_if_not_found, with_request};
 use super::validated::ValidatedDeployment;
@@ -24,7 +25,8 @@ impl ValidatedDeployment<'_> {
     /// failed request for one machine does not prevent the update of the others.
     pub(super) async fn forget_deleted_claims(&self, messages: &mut DiskMessages) {
         let own = self.vms.iter().filter(|vm| vm.is_owned_by(&self.owner) && !vm.is_deleting);
-        let machines: Vec<_> = own.filter(|vm| !vm.retained_claims().is_empty()).collect();
+        let mut machines: Vec<&ExistingVm> =
+            own.filter(|vm| !vm.retained_claims().is_empty()).collect();
         if machines.is_empty() {
             return;
         }
@@ -55,11 +57,21 @@ impl ValidatedDeployment<'_> {
                 return;
             }
         };
+        let last = self.context.with_state(self.object, |memory| memory.last_checked.clone());
+        sort_after(&mut machines, last.as_deref());
+        let (mut pass, begin) = (DiskPass::default(), Instant::now());
         for vm in machines {
-            if let Err(error) = self.forget_claims_of(vm, &existing).await {
+            if messages.is_interrupted || pass.has_ended(begin.elapsed()) {
+                break;
+            }
+            let result = self.forget_claims_of(vm, &existing).await;
+            pass.record(&vm.name, result.is_err());
+            if let Err(error) = result {
                 messages.record_failure(vm, error);
             }
         }
+        let last = pass.into_last();
+        self.context.with_state(self.object, |memory| memory.last_checked = last);
     }
 
     /// Returns the names of all DataVolumes and PersistentVolumeClaims in the namespace of the machines; `None` if the API

@@ -6,7 +6,7 @@
 //! not prevent the update of the others.
 
 use std::collections::BTreeSet;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use berth_kubevirt_render::launcher::{Configuration, HotplugUnsupported};
 use berth_kubevirt_render::machines::hotplug::{DiskFault, DiskPlan, HotplugDisk, detached_claims};
@@ -18,7 +18,8 @@ use serde_json::Value;
 
 use super::disk_backoff::DiskBackoff;
 use super::disk_expansion::ExpansionFault;
-use super::disk_report::{DETACH_DELAY, DiskMessages, DiskReport, REFUSAL_TIME};
+use super::disk_pass::{DiskPass, sort_after};
+use super::disk_report::{DETACH_DELAY, DiskMessages, DiskReport};
 use super::errors::{
     RequestError, has_changed, none_if_not_found, redact_message, refusal_message, with_request,
 };
@@ -52,7 +53,7 @@ impl ValidatedDeployment<'_> {
         own.for_each(|vm| messages.observe(vm));
         self.forget_deleted_claims(&mut messages).await;
         let needs_update = |vm: &&ExistingVm| vm.needs_disk_update(&self.deployment, &self.owner);
-        let machines: Vec<&ExistingVm> = self.vms.iter().filter(needs_update).collect();
+        let mut machines: Vec<&ExistingVm> = self.vms.iter().filter(needs_update).collect();
         if machines.is_empty() || self.deployment.spec.paused {
             self.context.with_state(self.object, |memory| memory.disk_backoff = None);
             let (report, _, failure) = messages.into_report();
@@ -79,22 +80,33 @@ impl ValidatedDeployment<'_> {
             }
         }
         let template = template.flatten();
+        let last = self.context.with_state(self.object, |memory| memory.last_disk_machine.clone());
+        sort_after(&mut machines, last.as_deref());
+        let (mut pass, begin) = (DiskPass::default(), Instant::now());
+        let mut is_complete = true;
         for vm in machines {
-            if messages.is_interrupted {
+            if messages.is_interrupted || pass.has_ended(begin.elapsed()) {
+                is_complete = false;
                 break;
             }
+            let failures = messages.failed.len();
             if let Err(error) = self.update_disks_of(vm, template.as_ref(), &mut messages).await {
                 messages.record_failure(vm, error);
             }
+            pass.record(&vm.name, messages.failed.len() > failures);
         }
-        let (report, is_backoff, failure) = messages.into_report();
-        self.set_backoff(report.fault.clone().filter(|_| is_backoff));
+        let last_of_pass = pass.into_last();
+        messages.is_incomplete = !is_complete && last_of_pass.is_some();
+        let last = last_of_pass.or(last).filter(|_| !is_complete);
+        self.context.with_state(self.object, |memory| memory.last_disk_machine = last);
+        let (report, backoff, failure) = messages.into_report();
+        self.set_backoff(report.fault.clone().zip(backoff));
         (report, failure)
     }
 
-    fn set_backoff(&self, fault: Option<Fault>) {
-        let backoff = fault.and_then(|fault| {
-            let until = Instant::now().checked_add(REFUSAL_TIME)?;
+    fn set_backoff(&self, fault: Option<(Fault, Duration)>) {
+        let backoff = fault.and_then(|(fault, time)| {
+            let until = Instant::now().checked_add(time)?;
             let generation = self.object.metadata.generation;
             Some(DiskBackoff { generation, until, fault })
         });

@@ -18,6 +18,7 @@ mod deletion;
 mod disk_backoff;
 mod disk_deletion;
 mod disk_expansion;
+mod disk_pass;
 mod disk_report;
 mod disk_retention;
 mod disks;
