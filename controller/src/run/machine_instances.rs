@@ -13,7 +13,8 @@ use berth_kubevirt_render::machines::hotplug::is_unattached;
 use berth_runtime::watch::{OptionalInformer, OptionalKind};
 
 /// VirtualMachineInstances of MachineDeployments. The store keeps only the phase, the condition Ready, the hosts and the
-/// hotpluggable disks that are not attached of each instance and, if the instance must leave its host, the condition LiveMigratable and the eviction strategy.
+/// hotpluggable disks that are not attached of each instance and, if the instance must leave its host, the condition
+/// LiveMigratable and the eviction strategy.
 #[derive(Clone)]
 pub struct MachineInstances {
     informer: OptionalInformer,

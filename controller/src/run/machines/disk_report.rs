@@ -26,6 +26,8 @@ pub(super) struct DiskReport {
     pub(super) retained: Option<String>,
     /// Time until the next reconcile, if no event triggers a reconcile before.
     pub(super) requeue_after: Option<Duration>,
+    /// True if the disks were not compared, so that the current condition stays.
+    pub(super) keeps_condition: bool,
 }
 
 /// Disks that are not as desired, as messages, and the failed requests.
@@ -131,7 +133,7 @@ impl DiskMessages {
         };
         let fault = (!messages.is_empty())
             .then(|| Fault::new(reason, join_first(&messages, MAX_MESSAGES, "; ")));
-        (DiskReport { fault, retained, requeue_after }, backoff, failure)
+        (DiskReport { fault, retained, requeue_after, keeps_condition: false }, backoff, failure)
     }
 }
 
@@ -228,10 +230,15 @@ mod tests {
     #[test]
     fn retained_claims_are_no_fault() {
         let mut messages = DiskMessages::default();
-        let recorded = (berth_api::names::RETAINED_DISKS_ANNOTATION.to_owned(), "b,a".to_owned());
-        messages.observe(&ExistingVm { annotations: [recorded].into(), ..ExistingVm::default() });
+        let claims = "web-1-disk-b,web-1-disk-a,other".to_owned();
+        let recorded = (berth_api::names::RETAINED_DISKS_ANNOTATION.to_owned(), claims);
+        messages.observe(&ExistingVm {
+            name: "web-1".to_owned(),
+            annotations: [recorded].into(),
+            ..ExistingVm::default()
+        });
         let (report, ..) = messages.into_report();
         assert_eq!(report.fault, None);
-        assert!(report.retained.unwrap().contains("are retained: a, b;"));
+        assert!(report.retained.unwrap().contains("are retained: web-1-disk-a, web-1-disk-b;"));
     }
 }

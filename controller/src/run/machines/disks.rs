@@ -74,7 +74,9 @@ impl ValidatedDeployment<'_> {
                 Ok(Some(read)) => template = Some(read),
                 Ok(None) => {
                     let (report, _, failure) = messages.into_report();
-                    return (DiskReport { requeue_after: Some(DETACH_DELAY), ..report }, failure);
+                    let requeue_after = Some(DETACH_DELAY);
+                    let keeps_condition = failure.is_none();
+                    return (DiskReport { requeue_after, keeps_condition, ..report }, failure);
                 }
                 Err(error) => messages.record_shared_failure(error),
             }

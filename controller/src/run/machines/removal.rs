@@ -104,7 +104,7 @@ impl MachineContext {
         let keys: Vec<(String, String)> =
             machines.iter().map(|vm| (vm.namespace().unwrap_or_default(), vm.name_any())).collect();
         let keys = keys.iter().map(|(namespace, name)| (namespace.as_str(), name.as_str()));
-        let report = StatusReport { conditions: Vec::new(), requeue_after: None };
+        let report = StatusReport::default();
         let report = report.with_removals(self.removal_fault_of(keys));
         let before = object.data.get("status").cloned().unwrap_or_else(|| json!({}));
         let conditions = report_conditions(&before, &report);

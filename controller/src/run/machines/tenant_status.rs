@@ -58,7 +58,7 @@ impl MachineContext {
         let before = serde_json::to_value(&known.status).unwrap_or_default();
         let report = StatusReport {
             conditions: vec![("MachinesReady", is_true, reason, message)],
-            requeue_after: None,
+            ..StatusReport::default()
         };
         let machines = json!({"desired": desired, "current": current, "ready": ready});
         let conditions: Vec<Value> =

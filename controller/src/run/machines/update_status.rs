@@ -39,13 +39,15 @@ const MAX_MESSAGE_LENGTH: usize = 8000;
 const DEFAULT_PROGRESS_DEADLINE_SECONDS: u64 = 600;
 
 /// Conditions to write to the status of a MachineDeployment.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct StatusReport {
     /// Type, status (true for `True`), reason and message of each condition.
     pub(super) conditions: Vec<(&'static str, bool, ConditionReason, String)>,
     /// Time until the next reconcile without a change of an object; `None` if only a change of an object can change the
     /// conditions.
     pub(super) requeue_after: Option<Duration>,
+    /// True if the current condition about disks stays, because the disks were not compared.
+    pub(super) keeps_disks: bool,
 }
 
 impl StatusReport {
@@ -55,7 +57,7 @@ impl StatusReport {
         let message: String = all.join("\n").chars().take(MAX_MESSAGE_LENGTH).collect();
         Self {
             conditions: vec![("Valid", false, ConditionReason::InvalidSpec, message)],
-            requeue_after: None,
+            ..Self::default()
         }
     }
 
@@ -111,7 +113,7 @@ impl StatusReport {
             progressing,
             ("Available", is_available, reason, message),
         ];
-        Self { conditions, requeue_after }
+        Self { conditions, requeue_after, keeps_disks: false }
     }
 
     /// Adds the condition about the fields of the template that the last rendered machines do not honor. `None` if no
@@ -170,11 +172,16 @@ impl StatusReport {
     /// Adds the condition that existing machines do not have the hotpluggable disks of the template, or that claims of removed
     /// disks are retained; without both, the condition is removed.
     pub(super) fn with_disks(mut self, disks: DiskReport) -> Self {
-        let DiskReport { fault, retained, requeue_after } = disks;
+        let DiskReport { fault, retained, requeue_after, keeps_condition } = disks;
+        self.keeps_disks = keeps_condition;
+        let fault = fault.filter(|_| !keeps_condition);
+        let retained = retained.filter(|_| !keeps_condition);
         if let Some(Fault { reason, message }) = fault {
             let message = message.chars().take(MAX_MESSAGE_LENGTH).collect();
             self.conditions.push((DISKS_READY, false, reason, message));
         } else if let Some(message) = retained {
+            // The names of the claims are from an annotation, which tenants may write.
+            let message = message.chars().take(MAX_MESSAGE_LENGTH).collect();
             self.conditions.push((DISKS_READY, true, ConditionReason::DisksRetained, message));
         }
         if let Some(requeue) = requeue_after.map(add_jitter) {
@@ -211,13 +218,12 @@ impl MachineContext {
         let mut conditions = report_conditions(&before, report);
         if let Some(all) = conditions.as_array_mut() {
             let is_set = all.iter().any(|one| one["type"] == TEMPLATE_HONORED);
+            let is_kept = |one: &&Value| {
+                (one["type"] == TEMPLATE_HONORED && !is_set)
+                    || (one["type"] == DISKS_READY && report.keeps_disks)
+            };
             let known = before["conditions"].as_array().into_iter().flatten();
-            all.extend(
-                known
-                    .filter(|one| one["type"] == TEMPLATE_HONORED && !is_set)
-                    .cloned()
-                    .collect::<Vec<_>>(),
-            );
+            all.extend(known.filter(is_kept).cloned().collect::<Vec<_>>());
         }
         status["conditions"] = conditions;
         let is_new = status
@@ -267,4 +273,31 @@ pub(super) fn report_conditions(before: &Value, report: &StatusReport) -> Value 
         })
     };
     report.conditions.iter().map(condition).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_condition_of_disks_is_short_and_stays_without_a_comparison() {
+        let retained = || Some("x".repeat(MAX_MESSAGE_LENGTH + 1));
+        let disks = DiskReport { retained: retained(), ..DiskReport::default() };
+        let report = StatusReport::default().with_disks(disks);
+        let [(name, true, ConditionReason::DisksRetained, message)] = report.conditions.as_slice()
+        else {
+            panic!("{report:?}");
+        };
+        assert_eq!((*name, message.len()), (DISKS_READY, MAX_MESSAGE_LENGTH));
+        assert!(!report.keeps_disks);
+        let fault = Some(Fault::new(ConditionReason::DisksNotAttached, "x".to_owned()));
+        let disks = DiskReport {
+            fault,
+            retained: retained(),
+            keeps_condition: true,
+            ..DiskReport::default()
+        };
+        let report = StatusReport::default().with_disks(disks);
+        assert!(report.keeps_disks && report.conditions.is_empty(), "{report:?}");
+    }
 }

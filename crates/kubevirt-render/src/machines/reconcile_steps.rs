@@ -10,7 +10,7 @@ use super::additional_interfaces::interface_name;
 use super::additional_networks::MAX_NETWORKS;
 use super::controller_reference::controller_reference;
 use super::deployment::{MACHINE_DEPLOYMENT_GROUP, MACHINE_DEPLOYMENT_KIND, MachineDeployment};
-use super::hotplug::{UnattachedDisk, split_claims, unattached_disks};
+use super::hotplug::{UnattachedDisk, own_claims, split_claims, unattached_disks};
 use super::network::TENANT_INTERFACE;
 use super::render::{RenderedMachine, render_machine};
 use super::render_context::RenderContext;
@@ -278,7 +278,7 @@ impl ExistingVm {
     #[must_use]
     pub fn retained_claims(&self) -> BTreeSet<String> {
         let recorded = self.annotations.get(names::RETAINED_DISKS_ANNOTATION);
-        split_claims(recorded.map(String::as_str).unwrap_or_default())
+        own_claims(split_claims(recorded.map(String::as_str).unwrap_or_default()), &self.name)
     }
 
     /// Returns true if `owner` owns the VirtualMachine, false if it has another owner, and `None` if it has no owner.

@@ -18,7 +18,18 @@ pub fn detached_claims(vm: &Value) -> BTreeSet<String> {
 /// Returns the names of the DataVolumes of removed disks that are retained.
 #[must_use]
 pub fn retained_claims(vm: &Value) -> BTreeSet<String> {
-    recorded_claims(vm, names::RETAINED_DISKS_ANNOTATION)
+    let machine = vm["metadata"]["name"].as_str().unwrap_or_default();
+    own_claims(recorded_claims(vm, names::RETAINED_DISKS_ANNOTATION), machine)
+}
+
+/// Returns those of the recorded claims that have a name of a disk of the machine. Tenants may write the annotation.
+pub(in crate::machines) fn own_claims(
+    mut claims: BTreeSet<String>,
+    machine: &str,
+) -> BTreeSet<String> {
+    let prefix = hotplug_claim_prefix(machine);
+    claims.retain(|claim| claim.starts_with(prefix.as_str()));
+    claims
 }
 
 fn recorded_claims(vm: &Value, annotation: &str) -> BTreeSet<String> {
@@ -110,6 +121,14 @@ mod tests {
         assert!(is_used(status(info)));
         assert!(!is_used(status(json!({"name": "disk-database"}))));
         assert!(!is_used(json!({"status": 7})));
+    }
+
+    #[test]
+    fn retained_claims_of_other_names_are_ignored() {
+        let mut vm = machine(&[]);
+        let recorded = "web-1-disk-data,web-2-disk-data,web-1,x";
+        vm["metadata"]["annotations"] = json!({names::RETAINED_DISKS_ANNOTATION: recorded});
+        assert_eq!(retained_claims(&vm), BTreeSet::from(["web-1-disk-data".to_owned()]));
     }
 
     #[test]

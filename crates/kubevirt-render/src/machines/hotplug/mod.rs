@@ -21,4 +21,4 @@ pub use fault::DiskFault;
 pub use plan::{DiskExpansion, DiskPlan};
 pub use volume_status::{UnattachedDisk, is_unattached, unattached_disks};
 
-pub(super) use claims::split_claims;
+pub(super) use claims::{own_claims, split_claims};
