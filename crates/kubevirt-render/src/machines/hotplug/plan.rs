@@ -100,18 +100,22 @@ impl DiskPlan {
     #[must_use]
     pub fn is_refused(&self, can_hotplug: bool) -> bool {
         let is_temporary = self.faults.iter().any(DiskFault::is_temporary);
-        let is_changed = !self.expansions.is_empty()
+        // A retained claim is expanded only to be attached.
+        let is_expanded = |one: &DiskExpansion| can_hotplug || !one.is_retained;
+        let is_changed = self.expansions.iter().any(is_expanded)
             || !self.policies.is_empty()
             || (can_hotplug && self.changes_volumes());
         !is_temporary && !is_changed && (self.changes_volumes() || !self.faults.is_empty())
     }
 
-    /// Returns the plan without the disks to attach and detach.
+    /// Returns the plan without the disks to attach and detach, and without the expansions of retained claims, which stay
+    /// detached.
     #[must_use]
     pub fn without_volumes(mut self) -> Self {
         self.leaves_volumes |= self.changes_volumes();
         self.attached.clear();
         self.detached.clear();
+        self.expansions.retain(|one| !one.is_retained);
         self
     }
 

@@ -219,6 +219,13 @@ fn the_claim_of_a_removed_disk_is_retained() {
     assert_eq!(attached["spec"], machine(&[("b", "1Gi"), ("a", "2Gi")])["spec"]);
     assert!(retained_claims(&attached).is_empty());
     assert_eq!(attached["metadata"]["annotations"][names::HOTPLUG_REVISION_ANNOTATION], "r3");
+    // The claim is not expanded if KubeVirt does not attach it.
+    assert!(plan.is_refused(false));
+    assert!(plan.without_volumes().expansions.is_empty());
+    let both = DiskPlan::new(&removed, &desired(&[("a", "2Gi"), ("b", "2Gi")]));
+    assert!(!both.is_refused(false), "the attached disk can be expanded");
+    let left = both.without_volumes().expansions;
+    assert_eq!(left.iter().map(|one| one.disk.as_str()).collect::<Vec<_>>(), ["b"]);
 }
 
 #[test]
