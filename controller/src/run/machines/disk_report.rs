@@ -88,6 +88,15 @@ impl DiskMessages {
         self.pending.push(format!("machine {}: {message}", vm.name));
     }
 
+    /// Records the number of machines whose disks or removal policies differ from the template, and are not changed because
+    /// of `spec.paused`.
+    pub(super) fn record_paused(&mut self, count: usize) {
+        if count > 0 {
+            let message = format!("disks of {count} machines are not changed: spec.paused is set");
+            self.pending.push(message);
+        }
+    }
+
     /// Returns the time until the next reconcile, and the time for which no disks are compared again.
     fn next_comparison(&self) -> (Option<Duration>, Option<Duration>) {
         if self.failure.is_some() {
@@ -164,6 +173,12 @@ mod tests {
         let pending = || DiskMessages { pending: texts("p"), ..DiskMessages::default() };
         let changing = Fault::new(ConditionReason::DisksChanging, "p".to_owned());
         assert_eq!(fault_of(pending()), Some(changing));
+        let mut paused = DiskMessages::default();
+        paused.record_paused(0);
+        paused.record_paused(2);
+        let fault = fault_of(paused).unwrap();
+        assert_eq!(fault.reason, ConditionReason::DisksChanging);
+        assert_eq!(fault.message, "disks of 2 machines are not changed: spec.paused is set");
         let unattached = DiskMessages { unattached: texts("a"), ..pending() };
         let not_attached = Fault::new(ConditionReason::DisksNotAttached, "a".to_owned());
         assert_eq!(fault_of(unattached), Some(not_attached));

@@ -56,8 +56,11 @@ impl ValidatedDeployment<'_> {
         let mut machines: Vec<&ExistingVm> = self.vms.iter().filter(needs_update).collect();
         if machines.is_empty() || self.deployment.spec.paused {
             self.context.with_state(self.object, |memory| memory.disk_backoff = None);
+            messages.record_paused(machines.len());
+            // The removal of `spec.paused` is a change of the MachineDeployment.
+            let requeue_after = messages.next_check;
             let (report, _, failure) = messages.into_report();
-            return (report, failure);
+            return (DiskReport { requeue_after, ..report }, failure);
         }
         if let Some(backoff) =
             self.context.with_state(self.object, |memory| memory.disk_backoff.clone())
