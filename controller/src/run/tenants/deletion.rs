@@ -23,7 +23,7 @@ use crate::tenants::deletion::{
 use crate::tenants::fault::join_names_limited;
 use crate::tenants::host_leases::is_active;
 use crate::tenants::network_id::NetworkId;
-use crate::tenants::network_users::network_user;
+use crate::tenants::network_users::DeletedNetwork;
 use crate::tenants::objects::ObjectKind;
 use crate::tenants::status;
 
@@ -84,7 +84,7 @@ pub(super) async fn finalize(
         });
         let mut delay = RETRY_DELAY;
         if step.action == DeletionAction::ClearNetworkId {
-            let users = context.network_users(&name).await?;
+            let users = context.network_users(&name, namespace_state).await?;
             if !users.is_empty() {
                 step = network_users_step(&tenant, &users);
                 delay = USERS_DELAY;
@@ -174,8 +174,24 @@ impl TenantContext {
         attached.into_iter().collect()
     }
 
-    /// Returns the pods and VirtualMachines in other namespaces that use a tenant's network.
-    async fn network_users(&self, tenant: &str) -> Result<Vec<String>, Error> {
+    /// Returns namespaces and names of the NetworkAttachmentDefinitions that Berth created.
+    fn network_definitions(&self) -> BTreeSet<(String, String)> {
+        let known = self.stores.store_of_kind(ObjectKind::NetworkAttachmentDefinition);
+        let own = known.map(|known| known.filter(|object| is_created_by_berth(object.labels())));
+        let own = own.unwrap_or_default();
+        own.iter()
+            .map(|object| (object.namespace().unwrap_or_default(), object.name_any()))
+            .collect()
+    }
+
+    /// Returns the pods and VirtualMachines that use a tenant's network and are not deleted with its namespace.
+    async fn network_users(
+        &self,
+        tenant: &str,
+        namespace: NamespaceState,
+    ) -> Result<Vec<String>, Error> {
+        let definitions = self.network_definitions();
+        let network = DeletedNetwork { tenant, namespace, definitions: &definitions };
         let mut users = Vec::new();
         let kinds = [
             api_resource("", "v1", "Pod", "pods"),
@@ -184,7 +200,7 @@ impl TenantContext {
         for resource in &kinds {
             let add = |object: Value| {
                 if users.len() < MAX_USERS {
-                    users.extend(network_user(&resource.kind, &object, tenant));
+                    users.extend(network.find_user(&resource.kind, &object));
                 }
             };
             let listed = list_objects(&self.client, resource, "", None, MAX_PAGES, add).await;
