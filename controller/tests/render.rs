@@ -291,6 +291,18 @@ fn devices_of_the_instance_type_are_not_set_again() {
         let rendered = &machine["spec"]["template"]["spec"]["domain"]["devices"]["gpus"];
         assert_eq!(rendered[0]["deviceName"], "nvidia.com/GA100");
     }
+    // Tenants may create instance types.
+    let other = json!([{"name": "g", "deviceName": "nvidia.com/GA100"}, {"name": "h", "deviceName": "a.b/nvme"}]);
+    let report = render(json!({"hostDevices": other})).unwrap_err();
+    let words = "virtualMachine.instancetype.name: `gpu-4`: sets hostDevices[1].deviceName: `a.b/nvme`, which is not in \
+        InfraConfig's spec.hostDevices.allowed for these machines: use nvidia.com/GA100";
+    assert!(report.contains(words), "{report}");
+    let report = render(json!({"hostDevices": [{"name": "x"}]})).unwrap_err();
+    assert!(report.contains("sets hostDevices[0].deviceName: ``, which"), "{report}");
+    let objects = [instancetype(json!({"hostDevices": other}))];
+    let report = render_deployment(&deployment, &objects, "vm").unwrap_err();
+    let words = "sets hostDevices[0].deviceName: `nvidia.com/GA100`, which is not in InfraConfig's spec.hostDevices.allowed, which";
+    assert!(report.contains(words), "{report}");
     set_value(&mut provider, &format!("{virtual_machine}/template/hostDevices"), device);
     let deployment = machine_deployment(&provider);
     let objects = [config, instancetype(json!({"hostDevices": devices}))];

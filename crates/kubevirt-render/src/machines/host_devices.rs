@@ -1,6 +1,6 @@
 //! Renders GPUs and other PCI devices of hosts: devices of device plugin resources that the InfraConfig allows.
 
-use berth_api::{AllowedDevice, EvictionStrategy};
+use berth_api::{AllowedDevice, EvictionStrategy, excerpt};
 use serde_json::{Value, json};
 
 use super::renderer::MachineRenderer;
@@ -9,37 +9,24 @@ use super::scheduling::find_instancetype;
 
 const TEMPLATE_PATH: &str =
     "spec.template.spec.providerSpec.value.cloudProviderSpec.virtualMachine.template";
+const INSTANCETYPE_PATH: &str =
+    "spec.template.spec.providerSpec.value.cloudProviderSpec.virtualMachine.instancetype.name";
 
 impl MachineRenderer<'_> {
     /// Reports devices that the machine must not use.
     pub(super) fn check_host_devices(&self) {
         let devices = &self.provider.host_devices;
-        let tenant = self.tenant.and_then(|tenant| tenant.metadata.name.as_deref());
-        let host_devices = self.context.config.host_devices.as_ref();
-        let all = host_devices.map(|devices| devices.allowed.as_slice()).unwrap_or_default();
-        let allowed: Vec<&str> = all
-            .iter()
-            .filter(|one: &&AllowedDevice| one.is_allowed_for(tenant))
-            .map(|one| one.resource_name.as_str())
-            .collect();
+        let allowed = self.allowed_devices();
         for ((field, _), list) in DEVICE_LISTS.iter().zip(&devices.lists) {
             for (index, device) in list.iter().enumerate() {
                 if device.resource.is_empty() || allowed.contains(&device.resource.as_str()) {
                     continue;
                 }
-                let message = match allowed.is_empty() {
-                    true => "is not in InfraConfig's spec.hostDevices.allowed, which allows these machines no devices"
-                        .to_owned(),
-                    false => format!(
-                        "is not in InfraConfig's spec.hostDevices.allowed for these machines: use {}",
-                        allowed.join(", ")
-                    ),
-                };
                 let path = format!("{TEMPLATE_PATH}.{field}[{index}].resourceName");
-                self.reporter.report_error(&path, &device.resource, message);
+                self.reporter.report_error(&path, &device.resource, describe_refusal(&allowed));
             }
         }
-        self.check_devices_of_instancetype();
+        self.check_devices_of_instancetype(&allowed);
         let is_migrated =
             self.provider.eviction_strategy == Some(EvictionStrategy::LiveMigrate.as_str());
         if is_migrated && !devices.is_empty() {
@@ -53,19 +40,40 @@ impl MachineRenderer<'_> {
         }
     }
 
-    /// Reports lists of devices that the instance type sets too. KubeVirt refuses such a VM (KubeVirt:
+    /// Returns the resources that the InfraConfig allows for the machine.
+    fn allowed_devices(&self) -> Vec<&str> {
+        let tenant = self.tenant.and_then(|tenant| tenant.metadata.name.as_deref());
+        let host_devices = self.context.config.host_devices.as_ref();
+        let all = host_devices.map(|devices| devices.allowed.as_slice()).unwrap_or_default();
+        all.iter()
+            .filter(|one: &&AllowedDevice| one.is_allowed_for(tenant))
+            .map(|one| one.resource_name.as_str())
+            .collect()
+    }
+
+    /// Reports devices of the instance type that the machine must not use, because tenants may create instance types. Also
+    /// reports lists of devices that the instance type sets too: KubeVirt refuses such a VM (KubeVirt:
     /// `pkg/instancetype/apply/gpu.go`, `hostdevices.go`).
-    fn check_devices_of_instancetype(&self) {
+    fn check_devices_of_instancetype(&self, allowed: &[&str]) {
         let Some((name, instancetype)) = find_instancetype(self) else { return };
-        let are_set = [instancetype.has_gpus, instancetype.has_host_devices];
-        let lists = DEVICE_LISTS.iter().zip(&self.provider.host_devices.lists).zip(are_set);
-        for (((field, _), list), is_set) in lists {
-            if list.is_empty() || !is_set {
+        let name = self.provider.instancetype_name(&name);
+        let lists = DEVICE_LISTS.iter().zip(&self.provider.host_devices.lists);
+        for (((field, _), list), devices) in lists.zip(&instancetype.devices) {
+            let mut numbered = devices.iter().enumerate();
+            let refused = numbered.find(|(_, device)| !allowed.contains(&device.as_str()));
+            if let Some((index, device)) = refused {
+                let message = format!(
+                    "sets {field}[{index}].deviceName: `{}`, which {}",
+                    excerpt(device),
+                    describe_refusal(allowed)
+                );
+                self.reporter.report_error(INSTANCETYPE_PATH, &name, message);
+            }
+            if list.is_empty() || devices.is_empty() {
                 continue;
             }
             let message = format!(
-                "cannot be set because instance type {} also sets {field}: remove one of them",
-                self.provider.instancetype_name(&name)
+                "cannot be set because instance type {name} also sets {field}: remove one of them"
             );
             self.reporter.report_error(&format!("{TEMPLATE_PATH}.{field}"), "", message);
         }
@@ -80,5 +88,17 @@ impl MachineRenderer<'_> {
             .filter(|(_, list)| !list.is_empty())
             .map(|((field, _), list)| (*field, list.iter().map(render).collect()))
             .collect()
+    }
+}
+
+/// Returns the reason why a resource is refused. `allowed` are the resources that the machine may use.
+fn describe_refusal(allowed: &[&str]) -> String {
+    match allowed.is_empty() {
+        true => "is not in InfraConfig's spec.hostDevices.allowed, which allows these machines no devices"
+            .to_owned(),
+        false => format!(
+            "is not in InfraConfig's spec.hostDevices.allowed for these machines: use {}",
+            allowed.join(", ")
+        ),
     }
 }

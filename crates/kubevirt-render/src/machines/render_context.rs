@@ -7,6 +7,7 @@ use berth_api::{CloneStrategy, InfraConfigSpec, TenantCluster};
 use serde_json::Value;
 
 use super::references::{EntryReference, ReferenceResolver, ResolveError};
+use super::requested_devices::DEVICE_LISTS;
 use crate::images::{DataVolumeState, SnapshotClass, StorageProfile};
 
 /// Objects that rendering needs. If an object is missing here, `is_exhaustive` determines whether it does not exist, or
@@ -48,10 +49,8 @@ pub struct InstanceType {
     pub has_node_selector: bool,
     /// True if the CPUs of the VM are dedicated (`spec.cpu.dedicatedCPUPlacement`).
     pub has_dedicated_cpus: bool,
-    /// True if the instance type has `spec.gpus`.
-    pub has_gpus: bool,
-    /// True if the instance type has `spec.hostDevices`.
-    pub has_host_devices: bool,
+    /// Names of the device plugin resources in `spec.gpus` and in `spec.hostDevices`.
+    pub devices: [Vec<String>; 2],
 }
 
 /// Annotation with which old releases of KKP selected the StorageClasses that tenants may use. Its value is `true`.
@@ -179,15 +178,15 @@ impl InstanceType {
         let scheduler = object.pointer("/spec/schedulerName").and_then(Value::as_str);
         let selector = object.pointer("/spec/nodeSelector").and_then(Value::as_object);
         let dedicated = object.pointer("/spec/cpu/dedicatedCPUPlacement").and_then(Value::as_bool);
-        let has_devices = |field: &str| {
-            object["spec"][field].as_array().is_some_and(|devices| !devices.is_empty())
-        };
+        let devices = DEVICE_LISTS.map(|(field, _)| {
+            let all = object["spec"][field].as_array().into_iter().flatten();
+            all.map(|one| one["deviceName"].as_str().unwrap_or_default().to_owned()).collect()
+        });
         Self {
             scheduler_name: scheduler.filter(|name| !name.is_empty()).map(str::to_owned),
             has_node_selector: selector.is_some_and(|selector| !selector.is_empty()),
             has_dedicated_cpus: dedicated == Some(true),
-            has_gpus: has_devices("gpus"),
-            has_host_devices: has_devices("hostDevices"),
+            devices,
         }
     }
 }

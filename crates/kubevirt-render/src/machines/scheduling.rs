@@ -108,8 +108,7 @@ pub(super) fn find_instancetype(machine: &MachineRenderer<'_>) -> Option<(String
             scheduler_name: series.is_some().then(|| SCHEDULER_NAME.to_owned()),
             has_node_selector: false,
             has_dedicated_cpus: series.is_some_and(|series| PINNED_SERIES.contains(series)),
-            has_gpus: false,
-            has_host_devices: false,
+            devices: [Vec::new(), Vec::new()],
         }
     };
     Some((name.clone(), known.unwrap_or_else(shipped)))
