@@ -59,7 +59,8 @@ pub fn replacement_verdict(vm: &DynamicObject) -> Verdict {
     }
     let mut disks = data_disks(&vm.name_any(), &vm.data);
     // The retained claims of removed disks are deleted with the machine.
-    disks.extend(retained_claims(&json!({"metadata": {"annotations": vm.annotations()}})));
+    let metadata = json!({"name": vm.name_any(), "annotations": vm.annotations()});
+    disks.extend(retained_claims(&json!({"metadata": metadata})));
     if disks.is_empty() { Verdict::Replace } else { Verdict::Waits(WaitReason::DataDisks(disks)) }
 }
 
