@@ -166,7 +166,7 @@ impl Bed {
 
     /// Writes the MachineDeployments of all tenants, with hotpluggable disks of these names.
     fn apply_deployments(&self, image: &str, disks: &[&str]) {
-        let disk = |name: &&str| json!({"name": name, "hotpluggable": true, "size": "1Gi", "storageClassName": STORAGE_CLASS});
+        let disk = |name: &&str| json!({"name": name, "hotpluggable": true, "removalPolicy": "Delete", "size": "1Gi", "storageClassName": STORAGE_CLASS});
         let disks: Vec<Value> = disks.iter().map(disk).collect();
         for tenant in TENANTS {
             let replicas = u32::try_from(self.size.machines / TENANTS.len()).unwrap();

@@ -112,7 +112,9 @@ fn missing_storage_class_delays_the_import(bed: &ImageTestbed) {
     delete_storage_class(&bed.plane).unwrap();
     let missing = format!("StorageClass {STORAGE_CLASS} does not exist");
     bed.wait_until_images_are(&["False", "ImportsPending", &missing]);
-    bed.wait_until_machines_wait(TENANT, &[&missing]);
+    // The machines name the template that has the class.
+    let deployment = ["machinedeployment", "web", "-n", "cluster-bank"];
+    bed.wait_until_condition(&deployment, "Valid", &["False", STORAGE_CLASS, "not found"]);
     // CDI completes the import that had begun.
     bed.set_import_status(&name, &json!({"phase": "Succeeded"}));
     assert_machines_wait(bed, "no StorageClass");

@@ -254,7 +254,8 @@ fn disks(vm: &DynamicObject) -> (&Value, &Value) {
 }
 
 fn volume_status(name: &str) -> Value {
-    json!({"name": name, "phase": "Ready", "target": ""})
+    // Kubernetes 1.20 refuses an empty text in a custom resource.
+    json!({"name": name, "phase": "Ready", "target": "sda"})
 }
 
 fn owner(object: &DynamicObject, api_version: &str, kind: &str) -> Value {

@@ -1,3 +1,5 @@
+//! Tests of the changes of hotpluggable disks, with expected values.
+
 use super::super::claims::detached_patch;
 use super::*;
 
