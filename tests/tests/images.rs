@@ -73,6 +73,10 @@ impl Bed {
                 "claimPropertySets": [{"accessModes": ["ReadWriteMany"], "volumeMode": "Block"}],
             },
         });
+        let driver = json!({
+            "apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": "rbd.csi.ceph.com"}, "spec": {},
+        });
+        plane.apply(&driver.to_string()).unwrap();
         plane.apply(&class.to_string()).unwrap();
         plane.apply(&profile.to_string()).unwrap();
         let mut bed = Self { plane, controller: None };
