@@ -15,6 +15,8 @@
 mod allocation;
 #[path = "kubevirt/deletion.rs"]
 mod deletion;
+#[path = "kubevirt/devices.rs"]
+mod devices;
 #[path = "kubevirt/disks.rs"]
 mod disks;
 #[path = "kubevirt/evictions.rs"]
@@ -28,6 +30,10 @@ mod flavors;
 mod host;
 #[path = "kubevirt/hosts.rs"]
 mod hosts;
+#[path = "kubevirt/hotplug.rs"]
+mod hotplug;
+#[path = "kubevirt/hotplug_gates.rs"]
+mod hotplug_gates;
 #[path = "kubevirt/instances.rs"]
 mod instances;
 #[path = "kubevirt/machines.rs"]
@@ -62,6 +68,12 @@ fn machines_run_with_real_kubevirt() {
     flavors::flatcar_needs_a_feature_gate(&bed);
     networks::vms_get_only_hosts_with_their_network(&bed);
     preflight::checks_agree_with_kubevirt(&bed);
+    hotplug::disks_are_attached_to_running_machines(&bed);
+    predictions::launcher_pods_equal_their_predictions(&bed);
+    hotplug::disks_are_expanded_online(&bed);
+    hotplug::removed_disks_are_deleted_after_their_release(&bed);
+    hotplug_gates::gates_are_reported_as_kubevirt_applies_them(&bed);
+    devices::machines_get_permitted_devices(&bed);
     machines::changed_flavor_replaces_machines(&bed);
     machines::edited_instance_type_applies_to_new_machines(&bed);
     machines::ended_machine_is_replaced(&bed);

@@ -51,11 +51,30 @@ impl ControlPlane {
     /// # Errors
     /// Fails if the scheduler cannot be started.
     pub fn start_scheduler_on_host(&self, host: &str, configuration: &Path) -> Result<Running> {
-        let log = self.folder.path().join(format!("kube-scheduler-{host}.log"));
+        self.start_further_scheduler(host, Some(host), Some(configuration))
+    }
+
+    /// Starts a kube-scheduler with the default configuration, beside the other schedulers. It places the pods that name
+    /// no scheduler. The log is `kube-scheduler-default.log`.
+    ///
+    /// # Errors
+    /// Fails if the scheduler cannot be started.
+    pub fn start_default_scheduler(&self) -> Result<Running> {
+        self.start_further_scheduler("default", None, None)
+    }
+
+    /// Starts a kube-scheduler that replaces no other scheduler. `name` is a part of the name of its log.
+    fn start_further_scheduler(
+        &self,
+        name: &str,
+        host: Option<&str>,
+        configuration: Option<&Path>,
+    ) -> Result<Running> {
+        let log = self.folder.path().join(format!("kube-scheduler-{name}.log"));
         let log = File::options().create(true).append(true).open(log)?;
-        let mut command = Running::command(&self.assets.join("kube-scheduler"), Some(host));
+        let mut command = Running::command(&self.assets.join("kube-scheduler"), host);
         let [port] = free_ports()?;
-        command.args(self.scheduler_flags(Some(configuration), port));
+        command.args(self.scheduler_flags(configuration, port));
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         Running::spawn(command).context("kube-scheduler")
     }

@@ -10,6 +10,7 @@ mod agent;
 mod assets;
 mod cdi;
 mod data_volume;
+mod hotplug;
 mod kubelet;
 mod migration;
 mod objects;

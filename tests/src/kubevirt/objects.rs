@@ -53,7 +53,12 @@ pub(super) fn create_objects(plane: &ControlPlane, assets: &Assets, nodes: Nodes
 /// Creates the KubeVirt object. KubeVirt ignores this object until its status has a phase, and refuses VMs without an
 /// architecture until its status has a default architecture.
 fn create_configuration(plane: &ControlPlane, assets: &Assets, nodes: Nodes) -> Result<()> {
-    let mut configuration = json!({"developerConfiguration": {"featureGates": ["CPUManager"]}});
+    let mut gates = vec!["CPUManager"];
+    if !assets.version().is_at_least(9, 0) {
+        // Gates of hotplugged disks, which are enabled by default since 1.9.
+        gates.extend(["DeclarativeHotplugVolumes", "ExpandDisks"]);
+    }
+    let mut configuration = json!({"developerConfiguration": {"featureGates": gates}});
     if let Nodes::Real { uses_emulation } = nodes {
         // No registry has the images, so the kubelets must not pull the images that their hosts have.
         configuration["imagePullPolicy"] = "IfNotPresent".into();

@@ -27,6 +27,9 @@ pub struct Simulation {
     runtime: Option<Runtime>,
     /// True while live migrations complete. Otherwise both pods of a migrating VM keep running.
     pub completes_migrations: Arc<AtomicBool>,
+    /// True while guests release the disks that are removed from their instance. Otherwise the disks stay attached, as
+    /// with a mounted file system.
+    pub releases_disks: Arc<AtomicBool>,
     /// True while CDI starts imports. Otherwise a DataVolume stays in phase `WaitForFirstConsumer` or
     /// `PendingPopulation`, as with a slow CDI.
     pub starts_imports: Arc<AtomicBool>,
@@ -64,7 +67,7 @@ impl Simulation {
         let runtime = create_runtime()?;
         let client = runtime.block_on(create_client(&plane.kubeconfig()))?;
         let handler = runtime.block_on(create_client(kubevirt.kubeconfig()))?;
-        let [completes_migrations, starts_imports, completes_imports] =
+        let [completes_migrations, releases_disks, starts_imports, completes_imports] =
             std::array::from_fn(|_| Arc::new(AtomicBool::new(true)));
         let refusals = Arc::new(Mutex::new(Vec::new()));
         if let Some(hosts) = hosts {
@@ -75,7 +78,11 @@ impl Simulation {
                 }
             });
         }
-        let handlers = VirtHandlers::new(handler, Arc::clone(&completes_migrations));
+        let handlers = VirtHandlers::new(
+            handler,
+            Arc::clone(&completes_migrations),
+            Arc::clone(&releases_disks),
+        );
         runtime.spawn(async move {
             loop {
                 finish_round("virt-handler", handlers.sync()).await;
@@ -96,6 +103,7 @@ impl Simulation {
         Ok(Self {
             runtime: Some(runtime),
             completes_migrations,
+            releases_disks,
             starts_imports,
             completes_imports,
             refusals,

@@ -1,5 +1,5 @@
-//! Simulation of virt-handler on all Nodes: the guest of each VM whose pod runs starts, a deleted VM shuts down, and a
-//! live migration moves the VM to its target pod.
+//! Simulation of virt-handler on all Nodes: the guest of each VM whose pod runs starts, a deleted VM shuts down, a live
+//! migration moves the VM to its target pod, and hotplugged volumes are attached and released.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,21 +12,27 @@ use kube::api::{
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::{Value, json};
 
-use super::migration;
 use super::simulation::current_time;
+use super::{hotplug, migration};
 
 /// virt-handler on all Nodes.
 pub(super) struct VirtHandlers {
     client: Client,
     instances: ApiResource,
     completes_migrations: Arc<AtomicBool>,
+    releases_disks: Arc<AtomicBool>,
 }
 
 impl VirtHandlers {
     /// `client` must have the permission to write the status of VirtualMachineInstances.
-    pub(super) fn new(client: Client, completes_migrations: Arc<AtomicBool>) -> Self {
+    pub(super) fn new(
+        client: Client,
+        completes_migrations: Arc<AtomicBool>,
+        releases_disks: Arc<AtomicBool>,
+    ) -> Self {
         let kind = GroupVersionKind::gvk("kubevirt.io", "v1", "VirtualMachineInstance");
-        Self { client, instances: ApiResource::from_gvk(&kind), completes_migrations }
+        let instances = ApiResource::from_gvk(&kind);
+        Self { client, instances, completes_migrations, releases_disks }
     }
 
     /// Handles each instance once. Returns the first error, after all instances.
@@ -45,7 +51,8 @@ impl VirtHandlers {
             self.end_source_pod(&instance).await?;
         }
         let completes = self.completes_migrations.load(Ordering::SeqCst);
-        if !advance(&mut instance, completes) {
+        let releases = self.releases_disks.load(Ordering::SeqCst);
+        if !advance(&mut instance, completes, releases) {
             return Ok(());
         }
         instance["apiVersion"] = self.instances.api_version.clone().into();
@@ -87,21 +94,24 @@ impl VirtHandlers {
 }
 
 /// Changes an instance to its next state. Returns false if nothing changes.
-fn advance(instance: &mut Value, completes_migrations: bool) -> bool {
+fn advance(instance: &mut Value, completes_migrations: bool, releases_disks: bool) -> bool {
     let is_deleted = !instance["metadata"]["deletionTimestamp"].is_null();
-    match instance["status"]["phase"].as_str() {
-        Some("Scheduled" | "Running") if is_deleted => {
+    let phase = instance["status"]["phase"].as_str().unwrap_or_default().to_owned();
+    match phase.as_str() {
+        "Scheduled" | "Running" if is_deleted => {
             enter_phase(instance, "Succeeded");
             true
         }
-        Some("Scheduled") => {
+        "Scheduled" | "Running" if hotplug::advance(instance, releases_disks) => true,
+        "Scheduled" if !hotplug::are_volumes_mounted(instance) => false,
+        "Scheduled" => {
             enter_phase(instance, "Running");
             // virt-controller creates no target pod of a migration without this field.
             instance["status"]["selinuxContext"] = "none".into();
             add_migratable_condition(instance);
             true
         }
-        Some("Running") => migration::advance(instance, completes_migrations),
+        "Running" => migration::advance(instance, completes_migrations),
         _ => false,
     }
 }
@@ -141,15 +151,15 @@ mod tests {
         let condition = json!({"type": "Ready", "status": "False", "lastProbeTime": null});
         let mut instance = json!({"metadata": {"name": "a"},
             "status": {"phase": "Scheduled", "conditions": [condition]}});
-        assert!(advance(&mut instance, true));
+        assert!(advance(&mut instance, true, true));
         assert_eq!(instance["status"]["phase"], "Running");
         assert_eq!(instance["status"]["phaseTransitionTimestamps"][0]["phase"], "Running");
         assert_eq!(instance["status"]["conditions"][0], condition);
         assert_eq!(instance["status"]["conditions"][1]["type"], "LiveMigratable");
-        assert!(!advance(&mut instance, true));
+        assert!(!advance(&mut instance, true, true));
         instance["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
-        assert!(advance(&mut instance, true));
+        assert!(advance(&mut instance, true, true));
         assert_eq!(instance["status"]["phase"], "Succeeded");
-        assert!(!advance(&mut instance, true));
+        assert!(!advance(&mut instance, true, true));
     }
 }

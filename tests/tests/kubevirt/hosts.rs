@@ -13,6 +13,8 @@ use crate::host::{HostDescription, ZoneDescription};
 
 /// Hosts with the bridge of tenants' networks.
 pub(crate) const TENANT_HOSTS: [&str; 3] = ["rack1-a", "rack1-b", "rack1-c"];
+/// The host of [`TENANT_HOSTS`] with devices of [`VF_RESOURCE`](crate::host::VF_RESOURCE), and the zone of these devices.
+pub(crate) const DEVICE_HOST: (&str, u32) = (TENANT_HOSTS[2], 1);
 /// Host like [`TENANT_HOSTS`], but without the bridge.
 pub(crate) const HOST_WITHOUT_BRIDGE: &str = "rack2-a";
 /// Hosts that each have room for only one VM of the migration test. Other VMs do not tolerate their taint.
@@ -62,6 +64,7 @@ fn tenant_host(name: &str, has_bridge: bool) -> HostDescription {
         zones: vec![zone; 2],
         labels: BTreeMap::from([(PURPOSE_LABEL.to_owned(), purpose.to_owned())]),
         bridges: has_bridge.then(|| ("br-tenant".to_owned(), 1000)).into_iter().collect(),
+        vfs: if name == DEVICE_HOST.0 { vec![0, 2] } else { Vec::new() },
         ..HostDescription::default()
     }
 }

@@ -162,7 +162,7 @@ pub(crate) fn scale(bed: &Testbed, namespace: &str, deployment: &str, replicas: 
 }
 
 /// Waits until the report of a pod's host has the pod's allocation, and returns the allocation.
-fn wait_until_reported(bed: &Testbed, pod: &Value) -> Value {
+pub(crate) fn wait_until_reported(bed: &Testbed, pod: &Value) -> Value {
     let host = text(&pod["spec"]["nodeName"]);
     bed.wait_until("the report of the host contains the pod", &["infranode", host], || {
         let host = bed.get("infranode", "default", host);

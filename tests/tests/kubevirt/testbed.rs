@@ -6,6 +6,7 @@ use berth_api::CpuSet;
 use berth_tests::cluster::{ControlPlane, ControlPlaneOptions};
 use berth_tests::controller::Controller;
 use berth_tests::kubevirt::{Assets, KubeVirt, Nodes, Simulation, define_cdi_kinds};
+use berth_tests::running::Running;
 use serde_json::{Value, json};
 
 use crate::hosts::{PURPOSE_LABEL, create_hosts};
@@ -13,11 +14,12 @@ use crate::hosts::{PURPOSE_LABEL, create_hosts};
 /// Time limit for a change to reach all programs, on an idle machine.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(90);
 /// Names of the logs of the started programs.
-const LOGS: [&str; 6] = [
+const LOGS: [&str; 7] = [
     "berth-controller",
     "virt-controller",
     "virt-api",
     "kube-scheduler",
+    "kube-scheduler-default",
     "kube-controller-manager",
     "kube-apiserver",
 ];
@@ -26,6 +28,8 @@ pub(crate) struct Testbed {
     // On drop, the programs are stopped in the order of the fields.
     pub(crate) simulation: Simulation,
     pub(crate) controller: Controller,
+    /// Scheduler of the pods that name no scheduler, such as attachment pods of hotplugged volumes.
+    _default_scheduler: Running,
     pub(crate) kubevirt: KubeVirt,
     pub(crate) plane: ControlPlane,
 }
@@ -63,7 +67,8 @@ impl Testbed {
         let simulation = Simulation::start(&plane, &kubevirt, hosts).unwrap();
         let controller = Controller::start_with_scheduler(&mut plane, "berth-controller");
         let controller = controller.unwrap_or_else(|error| panic!("{error:#}"));
-        Self { simulation, controller, kubevirt, plane }
+        let default_scheduler = plane.start_default_scheduler().unwrap();
+        Self { simulation, controller, _default_scheduler: default_scheduler, kubevirt, plane }
     }
 
     /// Calls a function repeatedly until the function returns a value. `object` names the object that is printed after
