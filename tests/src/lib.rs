@@ -8,6 +8,8 @@ pub mod data;
 pub mod demo;
 pub mod drain_observer;
 pub mod drain_testbed;
+mod event_watch;
+pub mod golden_images;
 pub mod host;
 pub mod kubevirt;
 pub mod lscpu;

@@ -11,15 +11,13 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use berth_tests::cluster::{ControlPlane, ControlPlaneOptions, condition, web_deployment};
+use berth_tests::cluster::{ControlPlane, condition, web_deployment};
 use berth_tests::controller::Controller;
-use berth_tests::kubevirt::define_cdi_kinds;
+use berth_tests::golden_images::{self, NAMESPACE as SHARED};
 use serde_json::{Value, json};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 const LOG: &str = "images";
-/// Namespace of golden images.
-const SHARED: &str = "images";
 const URL: &str = "http://images.example/ubuntu.img";
 const MACHINES: usize = 30;
 /// User of the controller.
@@ -47,34 +45,7 @@ fn golden_images_are_imported_and_deleted() {
 
 impl Bed {
     fn start() -> Self {
-        let plane = ControlPlane::start(ControlPlaneOptions {
-            has_controllers: true,
-            has_audit_log: true,
-            ..ControlPlaneOptions::default()
-        })
-        .unwrap();
-        plane.install_machine_kinds().unwrap();
-        define_cdi_kinds(&plane).unwrap();
-        let cdi = "cdi.kubevirt.io";
-        plane.define_kind(cdi, "v1beta1", "DataImportCron", "dataimportcrons").unwrap();
-        let snapshots = "snapshot.storage.k8s.io";
-        plane.define_kind(snapshots, "v1", "VolumeSnapshot", "volumesnapshots").unwrap();
-        let (kind, plural) = ("VolumeSnapshotClass", "volumesnapshotclasses");
-        plane.define_kind_in_scope(snapshots, "v1", kind, plural, "Cluster").unwrap();
-        plane.deploy(&["base/rbac-controller.yaml"]).unwrap();
-        let class = json!({
-            "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "fast"},
-            "provisioner": "rbd.csi.ceph.com", "allowVolumeExpansion": true,
-        });
-        let profile = json!({
-            "apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "StorageProfile", "metadata": {"name": "fast"},
-            "status": {
-                "cloneStrategy": "csi-clone",
-                "claimPropertySets": [{"accessModes": ["ReadWriteMany"], "volumeMode": "Block"}],
-            },
-        });
-        plane.apply(&class.to_string()).unwrap();
-        plane.apply(&profile.to_string()).unwrap();
+        let plane = golden_images::start_control_plane().unwrap();
         let mut bed = Self { plane, controller: None };
         bed.write_images(&Value::Null);
         bed.restart();
@@ -92,31 +63,16 @@ impl Bed {
 
     /// Writes the InfraConfig with these images.
     fn write_images(&self, images: &Value) {
-        let mut spec = json!({"infraStorageClasses": [{"name": "fast", "isDefaultClass": true}]});
-        if images.is_object() {
-            spec["images"] = images.clone();
-        }
-        let config = json!({
-            "apiVersion": "berth.dev/v1alpha1", "kind": "InfraConfig", "metadata": {"name": "default"}, "spec": spec,
-        });
-        self.plane.apply(&config.to_string()).unwrap();
+        golden_images::write_images(&self.plane, images).unwrap();
     }
 
     fn create_tenant(&self, name: &str) {
-        let tenant = json!({
-            "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster", "metadata": {"name": name},
-            "spec": {"userDataSecretRef": {"name": "user-data"}},
-        });
-        self.plane.apply(&tenant.to_string()).unwrap();
+        golden_images::create_tenant(&self.plane, name).unwrap();
         let namespace = format!("cluster-{name}");
         self.wait_until("the namespace of the tenant exists", |bed| {
             bed.plane.get_json(&["namespace", &namespace]).is_ok()
         });
-        let user_data = json!({
-            "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "user-data", "namespace": namespace},
-            "stringData": {"userdata": "#cloud-config\nhostname: x\n"},
-        });
-        self.plane.apply(&user_data.to_string()).unwrap();
+        golden_images::create_user_data(&self.plane, name).unwrap();
     }
 
     fn create_machines(&self, tenant: &str) {

@@ -5,19 +5,17 @@
 mod availability;
 mod record;
 
-use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use futures::TryStreamExt as _;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
-use kube::api::{
-    ApiResource, DynamicObject, GroupVersionKind, ListParams, WatchEvent, WatchParams,
-};
-use kube::{Api, Client, ResourceExt as _};
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
+use kube::{Api, ResourceExt as _};
 use tokio::runtime::Runtime;
+use tokio::sync::mpsc::unbounded_channel;
 
+use crate::event_watch::{self, api_and_start_version, send_events};
 use crate::simulated::{create_client, create_runtime};
 use crate::tenant_clusters::Clusters;
 use record::{Event, Record};
@@ -61,7 +59,7 @@ impl Observer {
             ];
             let mut all = Vec::new();
             for (kind, client, resource) in watches {
-                all.push((kind, api_and_start_version(client, &resource).await));
+                all.push((kind, api_and_start_version(client, &resource).await.unwrap()));
             }
             all
         });
@@ -102,52 +100,29 @@ fn lock(record: &Mutex<Record>) -> MutexGuard<'_, Record> {
     record.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-async fn api_and_start_version(
-    client: &Client,
-    resource: &ApiResource,
-) -> (Api<DynamicObject>, String) {
-    let api = Api::all_with(client.clone(), resource);
-    let list = api.list(&ListParams::default()).await.unwrap();
-    let version = list.metadata.resource_version.unwrap();
-    (api, version)
-}
-
-/// Observes a kind. When a watch ends, the next watch starts at the last resource version, so no event is missed.
+/// Observes a kind.
 async fn observe(
     kind: Kind,
     api: Api<DynamicObject>,
-    mut version: String,
+    version: String,
     begin: Instant,
     record: Arc<Mutex<Record>>,
 ) {
-    loop {
-        match api.watch(&WatchParams::default(), &version.clone()).await {
-            Ok(events) => {
-                let mut events = pin!(events);
-                while let Ok(Some(event)) = events.try_next().await {
-                    let (object, is_deleted) = match event {
-                        WatchEvent::Added(object) | WatchEvent::Modified(object) => (object, false),
-                        WatchEvent::Deleted(object) => (object, true),
-                        WatchEvent::Bookmark(bookmark) => {
-                            version = bookmark.metadata.resource_version;
-                            continue;
-                        }
-                        WatchEvent::Error(error) => {
-                            return record_lost_events(&record, &kind, &error.message);
-                        }
-                    };
-                    version = object.resource_version().unwrap_or_default();
-                    record_event(&kind, begin.elapsed(), is_deleted, &object, &record).await;
+    let (sender, mut events) = unbounded_channel();
+    let handle = async {
+        while let Some(event) = events.recv().await {
+            let (object, is_deleted) = match event {
+                event_watch::Event::Written(object) => (object, false),
+                event_watch::Event::Deleted(object) => (object, true),
+                event_watch::Event::Lost(message) => {
+                    record_lost_events(&record, &kind, &message);
+                    continue;
                 }
-            }
-            Err(kube::Error::Api(status)) if status.code == 410 => {
-                return record_lost_events(&record, &kind, &status.message);
-            }
-            // The server is busy; the request is retried.
-            Err(_) => {}
+            };
+            record_event(&kind, begin.elapsed(), is_deleted, &object, &record).await;
         }
-        tokio::time::sleep(Duration::from_millis(500)).await;
-    }
+    };
+    tokio::join!(send_events(api, version, sender), handle);
 }
 
 /// Reports that events were lost, because the server does not have the last version any more.
