@@ -6,6 +6,7 @@ pub mod cluster;
 pub mod controller;
 pub mod data;
 pub mod demo;
+pub mod disk_observer;
 pub mod drain_observer;
 pub mod drain_testbed;
 mod event_watch;

@@ -4,6 +4,7 @@
 mod fleet;
 mod kubelets;
 mod kubevirt;
+mod machine_disks;
 mod machine_nodes;
 mod random;
 mod vm_hosts;
@@ -19,6 +20,7 @@ use tokio::runtime::{Builder, Runtime};
 pub use fleet::{Fleet, FleetBehaviour};
 pub use kubelets::Kubelets;
 pub use kubevirt::KubeVirt;
+pub use machine_disks::{MachineDisks, data_volume_resource, instance_resource, vm_resource};
 pub use machine_nodes::MachineNodes;
 pub use random::Random;
 pub use vm_hosts::VmHosts;
