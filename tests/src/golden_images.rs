@@ -22,13 +22,30 @@ pub fn start_control_plane() -> Result<ControlPlane> {
         ..ControlPlaneOptions::default()
     })?;
     plane.install_machine_kinds()?;
-    define_cdi_kinds(&plane)?;
+    define_kinds(&plane)?;
+    plane.deploy(&["base/rbac-controller.yaml"])?;
+    create_storage_class(&plane)?;
+    Ok(plane)
+}
+
+/// Defines the kinds of CDI and of snapshots.
+///
+/// # Errors
+/// Fails if the server refuses a definition.
+pub fn define_kinds(plane: &ControlPlane) -> Result<()> {
+    define_cdi_kinds(plane)?;
     plane.define_kind("cdi.kubevirt.io", "v1beta1", "DataImportCron", "dataimportcrons")?;
     let snapshots = "snapshot.storage.k8s.io";
     plane.define_kind(snapshots, "v1", "VolumeSnapshot", "volumesnapshots")?;
     let (kind, plural) = ("VolumeSnapshotClass", "volumesnapshotclasses");
-    plane.define_kind_in_scope(snapshots, "v1", kind, plural, "Cluster")?;
-    plane.deploy(&["base/rbac-controller.yaml"])?;
+    plane.define_kind_in_scope(snapshots, "v1", kind, plural, "Cluster")
+}
+
+/// Creates the StorageClass and its StorageProfile, with CSI clones.
+///
+/// # Errors
+/// Fails if the server refuses an object.
+pub fn create_storage_class(plane: &ControlPlane) -> Result<()> {
     let class = json!({
         "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": STORAGE_CLASS},
         "provisioner": "rbd.csi.ceph.com", "allowVolumeExpansion": true,
@@ -41,8 +58,7 @@ pub fn start_control_plane() -> Result<ControlPlane> {
         },
     });
     plane.apply(&class.to_string())?;
-    plane.apply(&profile.to_string())?;
-    Ok(plane)
+    plane.apply(&profile.to_string()).map(drop)
 }
 
 /// Writes the InfraConfig with these images; `null` disables golden images.

@@ -5,6 +5,8 @@ use serde_json::{Value, json};
 use super::setup::NETWORK;
 use crate::cluster::NewObject;
 
+/// Image of all machines.
+pub(super) const IMAGE: &str = "http://images.example/ubuntu.img";
 const GROUP_PATH: &str = "/apis/cluster.k8s.io/v1alpha1";
 
 fn tenant_name(number: u32) -> String {
@@ -66,7 +68,11 @@ pub(super) fn deployment(number: u32, replicas: u32) -> Value {
                             "affinity": {"podAntiAffinityPreset": "soft"},
                             "virtualMachine": {"template": {
                                 "cpus": "2", "memory": "4Gi",
-                                "primaryDisk": {"osImage": "http://images.example/ubuntu.img", "size": "20Gi"},
+                                "primaryDisk": {"osImage": IMAGE, "size": "20Gi"},
+                                "secondaryDisks": [
+                                    {"size": "10Gi", "source": "blank"},
+                                    {"name": "data", "size": "10Gi", "hotpluggable": true},
+                                ],
                             }},
                         },
                     }},

@@ -57,6 +57,9 @@ pub(crate) struct Args {
     /// Number of parallel requests of the client; the controller reconciles eight objects in parallel
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
     at_once: u32,
+    /// Each machine imports its image; by default, the disks are clones of one golden image
+    #[arg(long)]
+    own_imports: bool,
     /// Number of runs of `render` and of its peers
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
@@ -191,9 +194,12 @@ fn measure(args: &Args) -> Result<Measurements> {
     let plane = setup::start()?;
     let cluster = Cluster::new(&plane.kubeconfig(), at_once)?;
     print_step(format_args!("create {} hosts", args.hosts));
-    setup::create_hosts(&cluster, args.hosts)?;
+    setup::create_hosts(&cluster, args.hosts, !args.own_imports)?;
     let controller = Controller::start(&args.controller, &plane, NO_RESYNC, "first")?;
     setup::wait_for_hosts(&cluster, args.hosts)?;
+    if !args.own_imports {
+        setup::complete_import(&cluster)?;
+    }
     let testbed = Testbed { plane: &plane, cluster: &cluster, controller };
     let snapshot = testbed.snapshot()?;
     print_step(format_args!("create {} tenants", args.tenants));

@@ -1,6 +1,7 @@
 //! The peer: a plain client that creates the same objects with one request each, on a new API server.
 
 use anyhow::{Result, ensure};
+use berth_api::names::IMAGE_GRANT_LABEL;
 
 use super::machines;
 use super::setup;
@@ -33,6 +34,10 @@ const TENANT_KINDS: [(&str, &str, &str); 8] = [
 /// API version, kind and plural of the object that the controller creates for a machine.
 const VM_KIND: (&str, &str, &str) = ("kubevirt.io/v1", "VirtualMachine", "virtualmachines");
 const SECRET_KIND: (&str, &str, &str) = ("v1", "Secret", "secrets");
+/// API version, kind and plural of the permission to clone a golden image, which the controller creates with the first
+/// machines of a tenant.
+const GRANT_KIND: (&str, &str, &str) =
+    ("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings");
 
 impl CreatedObjects {
     /// Lists the objects that the controller created in a cluster.
@@ -50,11 +55,13 @@ impl CreatedObjects {
             Ok(all)
         };
         let managed_by_berth = "app.kubernetes.io/managed-by=berth";
+        let of_tenants = format!("{managed_by_berth},!{IMAGE_GRANT_LABEL}");
         let mut machine_objects = all(&[VM_KIND], "md")?;
         machine_objects.extend(all(&[SECRET_KIND], managed_by_berth)?);
+        machine_objects.extend(all(&[GRANT_KIND], IMAGE_GRANT_LABEL)?);
         let created = Self {
             namespaces: all(&[("v1", "Namespace", "namespaces")], managed_by_berth)?,
-            tenant_objects: all(&TENANT_KINDS, managed_by_berth)?,
+            tenant_objects: all(&TENANT_KINDS, &of_tenants)?,
             machine_objects,
         };
         ensure!(!created.namespaces.is_empty(), "the controller has created no namespace");

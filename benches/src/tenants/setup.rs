@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use anyhow::Result;
 use berth_tests::cluster::{ControlPlane, ControlPlaneOptions, registered_node};
+use berth_tests::golden_images;
 use serde_json::{Value, json};
 
-use crate::cluster::{Cluster, CountingClient, NewObject};
+use super::machines::IMAGE;
+use crate::cluster::{Cluster, CountingClient, NewObject, collection_path};
 
 /// The host network of all tenants.
 pub(super) const NETWORK: &str = "trunk";
@@ -18,12 +20,16 @@ pub(super) const VLAN_RANGE: &str = "100-4094";
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 const INFRA_NODES: &str = "/apis/berth.dev/v1alpha1/infranodes";
 
-/// Starts a control plane with all CustomResourceDefinitions, including the CustomResourceDefinitions of KubeVirt.
+/// Starts a control plane with a StorageClass, the namespace of golden images, and all CustomResourceDefinitions, including
+/// those of KubeVirt and CDI.
 pub(super) fn start() -> Result<ControlPlane> {
     let plane = ControlPlane::start(ControlPlaneOptions::default())?;
     plane.deploy(&["base/rbac-controller.yaml"])?;
     plane.define_network_attachments()?;
     plane.define_machine_deployments()?;
+    golden_images::define_kinds(&plane)?;
+    golden_images::create_storage_class(&plane)?;
+    plane.kubectl(&["create", "namespace", golden_images::NAMESPACE])?;
     plane.install_kubevirt_crds(&[
         "virtualmachines.kubevirt.io",
         "virtualmachineinstances.kubevirt.io",
@@ -33,17 +39,24 @@ pub(super) fn start() -> Result<ControlPlane> {
     Ok(plane)
 }
 
-/// Creates Nodes and InfraNodes, an InfraConfig and a HostProfile. The simulated agents run until `cluster` is
-/// dropped.
-pub(super) fn create_hosts(cluster: &Cluster, count: u32) -> Result<()> {
+/// Creates Nodes and InfraNodes, an InfraConfig and a HostProfile. With `has_golden_image`, the image of the machines is
+/// imported once. The simulated agents run until `cluster` is dropped.
+pub(super) fn create_hosts(cluster: &Cluster, count: u32, has_golden_image: bool) -> Result<()> {
     let names: Vec<String> = (1..=count).map(|number| format!("host-{number}")).collect();
     let trunk = json!({"name": NETWORK, "scenario": "VlanAwareBridge", "uplink": {"name": "eth1"}, "mtu": 9000});
     let ours = |kind: &str, name: &str, spec: Value| json!({"apiVersion": "berth.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec});
-    let pools = json!({"vlanPools": [{"network": NETWORK, "ranges": [VLAN_RANGE]}]});
+    let mut config = json!({
+        "vlanPools": [{"network": NETWORK, "ranges": [VLAN_RANGE]}],
+        "infraStorageClasses": [{"name": golden_images::STORAGE_CLASS, "isDefaultClass": true}],
+    });
+    if has_golden_image {
+        let entry = json!({"image": IMAGE, "size": "10Gi", "preload": true});
+        config["images"] = json!({"namespace": golden_images::NAMESPACE, "catalog": [entry]});
+    }
     let mut all = vec![
         NewObject::new(
             "/apis/berth.dev/v1alpha1/infraconfigs",
-            &ours("InfraConfig", "default", pools),
+            &ours("InfraConfig", "default", config),
         ),
         NewObject::new(
             "/apis/berth.dev/v1alpha1/hostprofiles",
@@ -77,6 +90,24 @@ pub(super) fn wait_for_hosts(cluster: &Cluster, count: u32) -> Result<()> {
             ControlFlow::Continue(format!("{ready_count} of {count}"))
         })
     })
+}
+
+/// Waits until the controller has created the import of the golden image, and completes the import, as CDI does.
+pub(super) fn complete_import(cluster: &Cluster) -> Result<()> {
+    cluster.wait_until("the image is imported", Duration::from_secs(60), |cluster| {
+        let Some(import) = cluster.list_from_cache(&imports_path())?.pop() else {
+            return Ok(ControlFlow::Continue("no import".to_owned()));
+        };
+        let name = import["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        // The kind DataVolume has no status subresource here.
+        cluster.merge(&imports_path(), "", &[(name, json!({"status": {"phase": "Succeeded"}}))])?;
+        Ok(ControlFlow::Break(()))
+    })
+}
+
+/// Returns the URL path of the DataVolumes of golden images.
+fn imports_path() -> String {
+    collection_path("cdi.kubevirt.io/v1beta1", golden_images::NAMESPACE, "datavolumes")
 }
 
 /// Simulates an agent: updates the status of the InfraNode a short time after its spec has changed.
