@@ -12,6 +12,7 @@ pub mod drain_testbed;
 mod event_watch;
 pub mod golden_images;
 pub mod host;
+pub mod image_testbed;
 pub mod kubevirt;
 pub mod lscpu;
 pub mod package;
