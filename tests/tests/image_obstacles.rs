@@ -1,6 +1,6 @@
 //! Bad input and faults of golden images with a real API server: what the importer reports, quotas, StorageClasses,
 //! VolumeSnapshotClasses, and a cluster without CDI. Machines wait, and the conditions name the reason. The quota is
-//! enforced by the real API server; the messages of the importer are those of CDI's source.
+//! enforced by the real API server; the messages of the importer are those in CDI's source.
 
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -15,21 +15,19 @@ const TENANT: &str = "bank";
 const MACHINES: usize = 3;
 /// Resource of a quota that permits no DataVolume.
 const QUOTA_RESOURCE: &str = "count/datavolumes.cdi.kubevirt.io";
-/// Faults of an import after which CDI restarts its importer, and CDI's message for each (pkg/importer/http-datasource.go,
-/// pkg/importer/data-processor.go and pkg/image/qemu.go; the checksum since CDI 1.65).
-const IMPORTER_MESSAGES: [(&str, &str); 3] = [
+/// Faults of an import after which CDI restarts its importer, and the message of CDI 1.66 for each (cmd/cdi-importer, and
+/// `simplifyKnownMessage` of pkg/controller/util.go).
+const IMPORTER_MESSAGES: [(&str, &str); 2] = [
     (
         "unreachable URL",
-        "Unable to connect to http data source: Get \"http://images.example/ubuntu.img\": dial tcp: lookup images.example: \
-         no such host",
+        "Unable to connect to http data source: HTTP request errored: Get \"http://images.example/ubuntu.img\": dial tcp: \
+         lookup images.example: no such host",
     ),
-    ("wrong checksum", "Unable to process data: checksum mismatch: expected 00, calculated ff"),
-    (
-        "image larger than the volume",
-        "Unable to process data: Virtual image size 42949672960 is larger than the reported available storage 4294967296. A \
-         larger PVC is required",
-    ),
+    ("image larger than the volume", "DataVolume too small to contain image"),
 ];
+/// Message of CDI 1.66 for a wrong checksum, after which it does not try again.
+const CHECKSUM_MESSAGE: &str =
+    "Unable to process data: checksum mismatch: expected 00, calculated ff";
 
 /// All tests share one control plane, because starting it is the slowest step.
 #[test]
@@ -90,16 +88,21 @@ fn messages_of_the_importer_are_reported(bed: &ImageTestbed) {
     assert_eq!(import(bed).1, uid, "an import that CDI tries again was replaced");
 }
 
-/// An import in phase `Failed` is deleted and created again, because CDI does not try again.
+/// An import in phase `Failed`, such as one with a wrong checksum, is deleted and created again, because CDI does not try
+/// again.
 fn ended_imports_are_repeated(bed: &ImageTestbed) {
     let (name, uid) = import(bed);
-    bed.set_import_status(&name, &json!({"phase": "Failed"}));
-    bed.wait_until_images_are(&["False", "ImportFailed"]);
+    let running = json!({
+        "type": "Running", "status": "False", "reason": "Error", "message": CHECKSUM_MESSAGE,
+    });
+    bed.set_import_status(&name, &json!({"phase": "Failed", "conditions": [running]}));
+    bed.wait_until_images_are(&["False", "ImportFailed", "checksum mismatch"]);
+    bed.wait_until_machines_wait(TENANT, &["checksum mismatch"]);
     bed.wait_until("the import is repeated", |bed| {
         let imports = bed.imports();
         imports.len() == 1 && imports[0]["metadata"]["uid"] != *uid
     });
-    assert_machines_wait(bed, "failed import");
+    assert_machines_wait(bed, "wrong checksum");
 }
 
 /// The StorageClass is deleted during the import. The import continues when the class exists again.
