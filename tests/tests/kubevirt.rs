@@ -61,7 +61,7 @@ use testbed::Testbed;
 #[test]
 #[ignore = "needs KUBEVIRT_ASSETS: make test-current"]
 fn machines_run_with_real_kubevirt() {
-    let bed = Testbed::start();
+    let mut bed = Testbed::start();
     machines::machines_are_accepted_and_placed(&bed);
     predictions::launcher_pods_equal_their_predictions(&bed);
     flavors::machines_of_all_flavors_are_accepted(&bed);
@@ -87,6 +87,7 @@ fn machines_run_with_real_kubevirt() {
     predictions::target_pods_equal_their_predictions(&bed);
     first_consumer::room_is_reserved_during_the_import(&bed);
     first_consumer::room_is_reserved_if_the_pod_is_deleted_at_once(&bed);
+    first_consumer::promised_host_survives_kills(&mut bed);
     first_consumer::launcher_pod_waits_for_the_import(&bed);
     first_consumer::deleted_vms_leave_no_volumes(&bed);
     deletion::deleted_machines_leave_no_objects(&bed);

@@ -86,6 +86,38 @@ pub(crate) fn room_is_reserved_if_the_pod_is_deleted_at_once(bed: &Testbed) {
     delete_vms(bed, &[vm, competitor]);
 }
 
+/// Tests both methods of import while the scheduler and its extender are killed during the import, after the scheduler has
+/// selected a host for the disk: the VM runs on this host, where its disk is, and no other VM gets its resources.
+pub(crate) fn promised_host_survives_kills(bed: &mut Testbed) {
+    let host = DISK_HOSTS[0];
+    for (vm, competitor, import) in [
+        ("killed-1", "competitor-5", Import::WithoutPopulator),
+        ("killed-2", "competitor-6", Import::WithPopulator),
+    ] {
+        set_import_steps(bed, true, false);
+        create_vm_with_disk(bed, vm, import);
+        match import {
+            Import::WithoutPopulator => wait_until_vm_has_no_pod(bed, vm),
+            Import::WithPopulator => {
+                bed.wait_until(
+                    "CDI imports the image",
+                    &["datavolume", vm, "-n", NAMESPACE],
+                    || (phase_of_disk(bed, vm) == "ImportInProgress").then_some(()),
+                );
+                assert_disk_waits_on(bed, vm, host);
+            }
+        }
+        bed.kill_scheduler_and_controller();
+        assert_no_room_for(bed, competitor);
+        set_import_steps(bed, true, true);
+        assert_runs_on(bed, vm, host);
+        assert_disk_is_on(bed, vm, host);
+        assert_competitors_wait(bed, &[competitor]);
+        bed.assert_kubelets_admit();
+        delete_vms(bed, &[vm, competitor]);
+    }
+}
+
 /// Tests a VM whose DataVolume is in phase `PendingPopulation`: its launcher pod is the first consumer and waits in the
 /// scheduler during the import. No other VM is placed there during the import.
 pub(crate) fn launcher_pod_waits_for_the_import(bed: &Testbed) {

@@ -71,6 +71,14 @@ impl Testbed {
         Self { simulation, controller, _default_scheduler: default_scheduler, kubevirt, plane }
     }
 
+    /// Kills the scheduler of VMs and the controller, which is its extender, and starts both again.
+    pub(crate) fn kill_scheduler_and_controller(&mut self) {
+        self.plane.stop_scheduler();
+        self.controller.running.stop();
+        let controller = Controller::start_with_scheduler(&mut self.plane, "berth-controller");
+        self.controller = controller.unwrap_or_else(|error| panic!("{error:#}"));
+    }
+
     /// Calls a function repeatedly until the function returns a value. `object` names the object that is printed after
     /// a timeout, as arguments of `kubectl get`.
     #[track_caller]
