@@ -96,16 +96,9 @@ pub(crate) fn promised_host_survives_kills(bed: &mut Testbed) {
     ] {
         set_import_steps(bed, true, false);
         create_vm_with_disk(bed, vm, import);
-        match import {
-            Import::WithoutPopulator => wait_until_vm_has_no_pod(bed, vm),
-            Import::WithPopulator => {
-                bed.wait_until(
-                    "CDI imports the image",
-                    &["datavolume", vm, "-n", NAMESPACE],
-                    || (phase_of_disk(bed, vm) == "ImportInProgress").then_some(()),
-                );
-                assert_disk_waits_on(bed, vm, host);
-            }
+        wait_until_importing(bed, vm, import);
+        if import == Import::WithPopulator {
+            assert_disk_waits_on(bed, vm, host);
         }
         bed.kill_scheduler_and_controller();
         assert_no_room_for(bed, competitor);
@@ -161,6 +154,16 @@ pub(crate) fn deleted_vms_leave_no_volumes(bed: &Testbed) {
     });
     wait_until_kept(bed, 0.0);
     bed.assert_kubelets_admit();
+}
+
+/// Waits until CDI imports the disk of a VM; without a populator, the VM has no pod then.
+fn wait_until_importing(bed: &Testbed, name: &str, import: Import) {
+    if import == Import::WithoutPopulator {
+        return wait_until_vm_has_no_pod(bed, name);
+    }
+    bed.wait_until("CDI imports the image", &["datavolume", name, "-n", NAMESPACE], || {
+        (phase_of_disk(bed, name) == "ImportInProgress").then_some(())
+    });
 }
 
 /// Waits until CDI imports the disk of a VM and virt-controller has deleted the first-consumer pod.
