@@ -184,6 +184,7 @@ fn machines_are_created_and_reconciled() {
     namespace_rules::omitted_fields_are_reported_in_a_condition(&plane);
     namespace_rules::only_listed_namespaces_may_name_a_tenant(&plane);
     namespace_rules::edited_tenant_annotation_orphans_no_machines(&plane);
+    namespace_rules::machines_stay_in_their_own_namespace(&plane);
     namespace_rules::machines_wait_for_their_network_definition(&plane);
     namespace_rules::secret_content_is_not_exposed(&plane);
     disks::disks_are_added_and_removed(&plane);

@@ -139,6 +139,34 @@ pub(crate) fn edited_tenant_annotation_orphans_no_machines(plane: &ControlPlane)
     assert!(machines(plane, "away").is_empty());
 }
 
+/// Tests a MachineDeployment whose machines are in its own namespace, which the status does not record: an edit that selects
+/// another namespace is refused too.
+pub(crate) fn machines_stay_in_their_own_namespace(plane: &ControlPlane) {
+    let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "base", "namespace": "office"},
+        "stringData": {"userdata": "#cloud-config\n"}});
+    apply(plane, &secret);
+    grant_secret_access(plane, "office");
+    let mut object = deployment("home", 1, "2Gi");
+    object["metadata"]["namespace"] = "office".into();
+    apply(plane, &object);
+    wait_until_status_in_office(plane, "home", "\"readyReplicas\":1");
+    let get = ["machinedeployment", "home", "-n", "office"];
+    let status = plane.get_json(&get).unwrap()["status"].clone();
+    assert!(status["machineNamespace"].is_null(), "{status:#}");
+    let annotate = |value: &str| {
+        let annotate = ["annotate", "machinedeployment", "home", "-n", "office", value];
+        plane.kubectl(&annotate).unwrap();
+    };
+    annotate("berth.dev/tenant=abc");
+    wait_until_status_in_office(plane, "home", "its machines are in this namespace");
+    assert!(machines(plane, "home").is_empty(), "a machine was created in {NAMESPACE}");
+    annotate("berth.dev/tenant-");
+    wait_until_status_in_office(plane, "home", "the template is valid");
+    plane
+        .kubectl(&["delete", "machinedeployment", "home", "-n", "office", "--timeout=40s"])
+        .unwrap();
+}
+
 /// Tests a tenant with an SR-IOV network whose machines are applied together with the tenant: the machines wait for the
 /// NetworkAttachmentDefinition.
 pub(crate) fn machines_wait_for_their_network_definition(plane: &ControlPlane) {

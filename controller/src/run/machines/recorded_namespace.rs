@@ -1,6 +1,6 @@
-//! Determines the namespace of the machines of a MachineDeployment, and records the namespace in the status of the
-//! MachineDeployment before the first machine is created. Refuses a later edit of the MachineDeployment that would
-//! leave machines in another namespace, or create a second set of machines.
+//! Determines the namespace of the machines of a MachineDeployment. If it is not the namespace of the MachineDeployment,
+//! records it in the status of the MachineDeployment before the first machine is created. Refuses a later edit of the
+//! MachineDeployment that would leave machines in another namespace, or create a second set of machines.
 
 use berth_api::names::CONTROLLER_STATUS_FIELD_MANAGER;
 use kube::api::{DynamicObject, Patch, PatchParams};
@@ -12,12 +12,13 @@ use super::validated::ValidatedDeployment;
 use crate::api_resource::deployment_resource;
 use berth_api::Problem;
 
-/// Field of a MachineDeployment's status that contains the namespace of its machines.
+/// Field of a MachineDeployment's status that contains the namespace of its machines. Without the field, no machine was
+/// created in another namespace than that of the MachineDeployment.
 const STATUS_FIELD: &str = "machineNamespace";
 
 impl ValidatedDeployment<'_> {
-    /// Records the namespace of the machines in the status of the MachineDeployment. Returns a problem if machines
-    /// already exist in another namespace.
+    /// Records the namespace of the machines in the status of the MachineDeployment, unless it is the namespace of the
+    /// MachineDeployment and no other one is recorded. Returns a problem if machines already exist in another namespace.
     pub(super) async fn record_namespace(
         &self,
         has_tenant: bool,
@@ -28,14 +29,15 @@ impl ValidatedDeployment<'_> {
         if recorded == Some(machine_namespace.as_str()) {
             return Ok(None);
         }
-        let machine_namespaces = match recorded {
+        let namespace = object.namespace().unwrap_or_default();
+        let needs_no_record = recorded.is_none() && *machine_namespace == namespace;
+        let machine_namespaces = if needs_no_record {
+            context.triggers.namespaces_of(object)
+        } else {
             // The machines are listed from the API server, because the store of the watch may lack a machine that was
             // created a moment ago.
-            Some(_) => {
-                let machines = context.list_machines_of(object).await?;
-                machines.iter().filter_map(kube::ResourceExt::namespace).collect()
-            }
-            None => context.triggers.namespaces_of(object),
+            let machines = context.list_machines_of(object).await?;
+            machines.iter().filter_map(kube::ResourceExt::namespace).collect()
         };
         let other_namespace =
             machine_namespaces.into_iter().find(|namespace| namespace != machine_namespace);
@@ -56,9 +58,9 @@ impl ValidatedDeployment<'_> {
             (None, Some(from)) if !has_tenant => {
                 return invalid(from, "its machines were created for a tenant, in this namespace");
             }
+            _ if needs_no_record => return Ok(None),
             _ => {}
         }
-        let namespace = object.namespace().unwrap_or_default();
         let api: Api<DynamicObject> =
             Api::namespaced_with(context.client.clone(), &namespace, &deployment_resource());
         let patch = Patch::Merge(json!({"status": {STATUS_FIELD: machine_namespace}}));
