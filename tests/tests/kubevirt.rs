@@ -87,7 +87,7 @@ fn machines_run_with_real_kubevirt() {
     predictions::target_pods_equal_their_predictions(&bed);
     first_consumer::room_is_reserved_during_the_import(&bed);
     first_consumer::room_is_reserved_if_the_pod_is_deleted_at_once(&bed);
-    first_consumer::promised_host_survives_kills(&mut bed);
+    first_consumer::reservation_of_a_disk_survives_kills(&mut bed);
     first_consumer::launcher_pod_waits_for_the_import(&bed);
     first_consumer::deleted_vms_leave_no_volumes(&bed);
     deletion::deleted_machines_leave_no_objects(&bed);

@@ -88,7 +88,7 @@ pub(crate) fn room_is_reserved_if_the_pod_is_deleted_at_once(bed: &Testbed) {
 
 /// Tests both methods of import while the scheduler and its extender are killed during the import, after the scheduler has
 /// selected a host for the disk: the VM runs on this host, where its disk is, and no other VM gets its resources.
-pub(crate) fn promised_host_survives_kills(bed: &mut Testbed) {
+pub(crate) fn reservation_of_a_disk_survives_kills(bed: &mut Testbed) {
     let host = DISK_HOSTS[0];
     for (vm, competitor, import) in [
         ("killed-1", "competitor-5", Import::WithoutPopulator),
