@@ -122,8 +122,8 @@ fn missing_storage_class_delays_the_import(bed: &ImageTestbed) {
     assert_eq!(import(bed), (name, uid), "the import was repeated");
 }
 
-/// A StorageProfile selects smart clones: without a VolumeSnapshotClass of the driver, disks are copied, and the status says
-/// so until the class exists.
+/// A StorageProfile selects smart clones: without a VolumeSnapshotClass of the driver, disks are copied, and the status has
+/// the reason until the class exists.
 fn missing_snapshot_class_is_the_reason_of_copies(bed: &ImageTestbed) {
     let profile = json!({"status": {"cloneStrategy": "snapshot"}}).to_string();
     let patch = ["patch", "storageprofile", STORAGE_CLASS, "--type=merge", "-p", &profile];
