@@ -13,6 +13,9 @@ pub(super) const SELECTED_NODE_ANNOTATION: &str = "volume.kubernetes.io/selected
 /// Annotation that the volume controller sets on a claim to name the provisioner that must create the volume.
 const PROVISIONER_ANNOTATION: &str = "volume.kubernetes.io/storage-provisioner";
 
+/// Provisioner whose volumes are folders of a host; those of others are local volumes.
+const HOST_PATH_PROVISIONER: &str = "kubevirt.io.hostpath-provisioner";
+
 /// Handles each claim once, and deletes volumes whose claims are deleted. Returns the first error, after all claims.
 pub(super) async fn sync(client: &Client) -> Result<()> {
     let claims: Api<PersistentVolumeClaim> = Api::all(client.clone());
@@ -75,6 +78,10 @@ fn local_volume(claim: &Value) -> Result<Value> {
     let node = annotation(SELECTED_NODE_ANNOTATION)?;
     let provisioner = annotation(PROVISIONER_ANNOTATION)?;
     let name = format!("pvc-{}", text(&metadata["uid"]));
+    let (source, folder) = match provisioner {
+        HOST_PATH_PROVISIONER => ("hostPath", "/var/hpvolumes"),
+        _ => ("local", "/var/lib/volumes"),
+    };
     Ok(json!({
         "metadata": {
             "name": name,
@@ -89,7 +96,7 @@ fn local_volume(claim: &Value) -> Result<Value> {
                 "apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": metadata["namespace"],
                 "name": metadata["name"], "uid": metadata["uid"],
             },
-            "local": {"path": format!("/var/lib/volumes/{name}")},
+            source: {"path": format!("{folder}/{name}")},
             "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [
                 {"key": "kubernetes.io/hostname", "operator": "In", "values": [node]},
             ]}]}},
@@ -155,6 +162,9 @@ mod tests {
         assert_eq!(volume.name_any(), "pvc-u1");
         let affinity = json!(volume.spec.unwrap().node_affinity.unwrap().required);
         assert_eq!(affinity["nodeSelectorTerms"][0]["matchExpressions"][0]["values"][0], "host-a");
+        claim["metadata"]["annotations"][PROVISIONER_ANNOTATION] = HOST_PATH_PROVISIONER.into();
+        let volume = local_volume(&claim).unwrap();
+        assert_eq!(volume["spec"]["hostPath"]["path"], "/var/hpvolumes/pvc-u1");
         claim["spec"]["dataSourceRef"] = json!({"kind": "VolumeImportSource", "name": "image"});
         assert!(!should_provision(&claim), "a populator creates the volume");
     }

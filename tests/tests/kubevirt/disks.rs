@@ -10,8 +10,10 @@ use crate::testbed::{Testbed, text};
 
 /// Namespace of the VMs.
 pub(crate) const NAMESPACE: &str = "disks";
-/// StorageClass with the binding mode `WaitForFirstConsumer`.
+/// StorageClass of local volumes, with the binding mode `WaitForFirstConsumer`.
 pub(crate) const STORAGE_CLASS: &str = "local";
+/// StorageClass like [`STORAGE_CLASS`], whose volumes are folders of a host.
+pub(crate) const HOST_PATH_CLASS: &str = "hostpath";
 /// Annotation by which virt-controller recognizes a first-consumer pod.
 pub(crate) const FIRST_CONSUMER_ANNOTATION: &str = "kubevirt.io/ephemeral-provisioning";
 const SELECTED_NODE_ANNOTATION: &str = "volume.kubernetes.io/selected-node";
@@ -28,11 +30,16 @@ pub(crate) enum Import {
 
 pub(crate) fn create_namespace_and_class(bed: &Testbed) {
     bed.plane.kubectl(&["create", "namespace", NAMESPACE]).unwrap();
-    let class = json!({
-        "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": STORAGE_CLASS},
-        "provisioner": "rancher.io/local-path", "volumeBindingMode": "WaitForFirstConsumer",
-    });
-    bed.plane.apply(&class.to_string()).unwrap();
+    for (name, provisioner) in [
+        (STORAGE_CLASS, "rancher.io/local-path"),
+        (HOST_PATH_CLASS, "kubevirt.io.hostpath-provisioner"),
+    ] {
+        let class = json!({
+            "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": name},
+            "provisioner": provisioner, "volumeBindingMode": "WaitForFirstConsumer",
+        });
+        bed.plane.apply(&class.to_string()).unwrap();
+    }
 }
 
 /// Sets which steps of imports CDI performs from now on.
@@ -49,13 +56,18 @@ pub(crate) fn create_vm(bed: &Testbed, name: &str) {
 
 /// Creates a VM like [`create_vm`], with a disk of [`STORAGE_CLASS`].
 pub(crate) fn create_vm_with_disk(bed: &Testbed, name: &str, import: Import) {
+    create_vm_with_disk_of(bed, name, STORAGE_CLASS, import);
+}
+
+/// Creates a VM like [`create_vm`], with a disk of this StorageClass.
+pub(crate) fn create_vm_with_disk_of(bed: &Testbed, name: &str, class: &str, import: Import) {
     let mut vm = vm(name);
     let uses_populator = (import == Import::WithPopulator).to_string();
     vm["spec"]["dataVolumeTemplates"] = json!([{
         "metadata": {"name": name, "annotations": {"cdi.kubevirt.io/storage.usePopulator": uses_populator}},
         "spec": {
             "source": {"http": {"url": "http://images.example/disk.img"}},
-            "storage": {"storageClassName": STORAGE_CLASS, "accessModes": ["ReadWriteOnce"],
+            "storage": {"storageClassName": class, "accessModes": ["ReadWriteOnce"],
                 "resources": {"requests": {"storage": "1Gi"}}},
         },
     }]);

@@ -7,10 +7,11 @@ use serde_json::Value;
 
 use crate::deletion::wait_until_absent;
 use crate::disks::{
-    FIRST_CONSUMER_ANNOTATION, Import, NAMESPACE, STORAGE_CLASS, assert_disk_is_on,
-    assert_disk_waits_on, assert_no_room_for, assert_runs_on, create_namespace_and_class,
-    create_vm, create_vm_with_disk, delete_vms, host_of_vm, phase_of_disk, pods_of_vm,
-    set_import_steps, wait_until_kept, wait_until_report_omits,
+    FIRST_CONSUMER_ANNOTATION, HOST_PATH_CLASS, Import, NAMESPACE, STORAGE_CLASS,
+    assert_disk_is_on, assert_disk_waits_on, assert_no_room_for, assert_runs_on,
+    create_namespace_and_class, create_vm, create_vm_with_disk, create_vm_with_disk_of, delete_vms,
+    host_of_vm, phase_of_disk, pods_of_vm, set_import_steps, wait_until_kept,
+    wait_until_report_omits,
 };
 use crate::hosts::DISK_HOSTS;
 use crate::testbed::Testbed;
@@ -90,12 +91,12 @@ pub(crate) fn room_is_reserved_if_the_pod_is_deleted_at_once(bed: &Testbed) {
 /// selected a host for the disk: the VM runs on this host, where its disk is, and no other VM gets its resources.
 pub(crate) fn reservation_of_a_disk_survives_kills(bed: &mut Testbed) {
     let host = DISK_HOSTS[0];
-    for (vm, competitor, import) in [
-        ("killed-1", "competitor-5", Import::WithoutPopulator),
-        ("killed-2", "competitor-6", Import::WithPopulator),
+    for (vm, competitor, class, import) in [
+        ("killed-1", "competitor-5", HOST_PATH_CLASS, Import::WithoutPopulator),
+        ("killed-2", "competitor-6", STORAGE_CLASS, Import::WithPopulator),
     ] {
         set_import_steps(bed, true, false);
-        create_vm_with_disk(bed, vm, import);
+        create_vm_with_disk_of(bed, vm, class, import);
         wait_until_importing(bed, vm, import);
         if import == Import::WithPopulator {
             assert_disk_waits_on(bed, vm, host);
@@ -144,7 +145,11 @@ pub(crate) fn deleted_vms_leave_no_volumes(bed: &Testbed) {
     wait_until_absent(bed, &[&[KINDS, "-n", NAMESPACE]]);
     bed.wait_until("no volumes remain", &["persistentvolumes"], || {
         let volumes = bed.list("persistentvolumes", &[]);
-        let is_local = |volume: &Value| volume["spec"]["storageClassName"] == STORAGE_CLASS;
+        let is_local = |volume: &Value| {
+            [STORAGE_CLASS, HOST_PATH_CLASS]
+                .iter()
+                .any(|class| volume["spec"]["storageClassName"] == *class)
+        };
         (!volumes.iter().any(is_local)).then_some(())
     });
     bed.wait_until("no host reports an allocation", &["infranodes"], || {
