@@ -173,6 +173,50 @@ fn references_may_use_own_and_listed_namespaces() {
     assert_eq!(report("elsewhere", &[other]).unwrap_err(), refused);
 }
 
+/// The token of the tenant's CSI driver and the user data of machines are in the namespace of the machines.
+#[test]
+fn tokens_and_secrets_of_berth_are_never_copied() {
+    let token = ("type", json!("kubernetes.io/service-account-token"));
+    let user = ("type", json!("Opaque"));
+    let managed = ("app.kubernetes.io/managed-by", json!("berth"));
+    let managed_by_other = ("app.kubernetes.io/managed-by", json!("other"));
+    for ((field, value), words) in [
+        (token, Some("is a token of a ServiceAccount")),
+        (managed, Some("is managed by Berth")),
+        (user, None),
+        (managed_by_other, None),
+    ] {
+        let mut object = secret("test-namespace", "s", "c4n4ry-7f3a");
+        match field {
+            "type" => object["type"] = value,
+            label => object["metadata"]["labels"] = json!({ label: value }),
+        }
+        let path = |name: &str| format!("{DISK_POINTER}/{name}");
+        for (path, reference) in [
+            (path("extraHeadersSecretRef"), json!("s")),
+            (path("osImage"), secret_reference("test-namespace", "s")),
+        ] {
+            let mut provider = base_provider_spec();
+            set_value(&mut provider, &path, reference);
+            let deployment = machine_deployment(&provider);
+            let report = match render_deployment(&deployment, std::slice::from_ref(&object), "vm") {
+                Ok(rendered) => format!("{:#}", rendered.machine),
+                Err(report) => report.0,
+            };
+            match words {
+                Some(words) => {
+                    assert!(report.contains(words), "{path}: {report}");
+                    assert!(!report.contains("c4n4ry"), "{path}: {report}");
+                }
+                None if path.ends_with("SecretRef") => {
+                    assert!(report.contains("key: c4n4ry-7f3a"), "{path}: {report}");
+                }
+                None => assert!(!report.contains("refer to another Secret"), "{path}: {report}"),
+            }
+        }
+    }
+}
+
 #[test]
 fn tenant_lists_the_namespaces_that_may_reference_it() {
     let from = |namespace: &str, by: &str, listed: Value| {

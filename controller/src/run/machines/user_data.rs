@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::context::MachineContext;
 use super::errors::{RequestError, none_if_not_found, with_request};
 use crate::run::api_requests::{Forbidden, catch_forbidden};
-use berth_kubevirt_render::machines::{MachineDeployment, ReferenceScope};
+use berth_kubevirt_render::machines::{MachineDeployment, ReferenceScope, SecretRefusal};
 
 /// User data of the machines of a MachineDeployment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -47,6 +47,8 @@ pub(super) enum SecretProblem {
     NotFound,
     #[error(": {0}")]
     Forbidden(Forbidden),
+    #[error(" {0}")]
+    Refused(SecretRefusal),
     #[error(" has entry {0}, which is not valid UTF-8")]
     NotText(String),
     #[error(" has no entry {0}")]
@@ -95,6 +97,11 @@ impl MachineContext {
             Ok(None) => return Ok(Err(error(SecretProblem::NotFound))),
             Err(forbidden) => return Ok(Err(error(SecretProblem::Forbidden(forbidden)))),
         };
+        let labels = found.metadata.labels.unwrap_or_default();
+        let managed_by = labels.get(names::MANAGED_BY_LABEL.0).map(String::as_str);
+        if let Some(refusal) = SecretRefusal::find(found.type_.as_deref(), managed_by) {
+            return Ok(Err(error(SecretProblem::Refused(refusal))));
+        }
         let data = found.data.unwrap_or_default();
         let text = |key: &str| data.get(key).map(|bytes| String::from_utf8(bytes.0.clone()));
         match text(key) {

@@ -54,7 +54,9 @@ pub use interface_config::InterfaceConfig;
 pub use machine_namespace::{MachineNamespace, determine_machine_namespace, referenced_tenants};
 pub use network::{TENANT_INTERFACE, unmet_additional_network, unmet_prerequisite};
 pub use preload::preloaded_images;
-pub use references::{EntryReference, ReferenceResolver, ReferenceScope, ResolveError};
+pub use references::{
+    EntryReference, ReferenceResolver, ReferenceScope, ResolveError, SecretRefusal,
+};
 pub use render::{RenderedMachine, render_machine};
 pub use render_context::{InstanceType, RenderContext, StorageClass};
 pub use renderer::RenderOptions;

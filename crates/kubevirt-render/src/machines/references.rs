@@ -1,6 +1,10 @@
 //! References to entries of Secrets and ConfigMaps, and the check whether a MachineDeployment may use them.
 
+use berth_api::names::MANAGED_BY_LABEL;
 use berth_api::{InfraConfigSpec, SecretReference};
+
+/// Type of a Secret with a token of a ServiceAccount.
+const SERVICE_ACCOUNT_TOKEN: &str = "kubernetes.io/service-account-token";
 
 /// Looks up entries of Secrets and ConfigMaps.
 pub trait ReferenceResolver {
@@ -14,12 +18,12 @@ pub trait ReferenceResolver {
 /// Reason why a reference cannot be resolved.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ResolveError {
-    /// The controller may not read the Secret or ConfigMap.
+    /// The controller may not read the Secret or ConfigMap, or no object may refer to it.
     #[error("{} {}/{}: {message}", reference.kind, reference.namespace, reference.name)]
     Forbidden {
         /// The reference that cannot be resolved.
         reference: EntryReference,
-        /// Message of the API server.
+        /// Message of the API server, or the [`SecretRefusal`].
         message: String,
     },
     /// The Secret or ConfigMap has no entry with this key.
@@ -40,6 +44,35 @@ pub struct EntryReference {
     /// Name of the Secret or ConfigMap.
     pub name: String,
     pub key: String,
+}
+
+/// Reason why no object may refer to a Secret, even in its own namespace.
+///
+/// The controller copies values of Secrets into VirtualMachines, which users may read who may not read Secrets. The Secrets
+/// of a tenant's namespace include tokens of ServiceAccounts, and Secrets that the controller has created.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SecretRefusal {
+    /// The Secret is a token of a ServiceAccount.
+    #[error("is a token of a ServiceAccount, whose values are not copied: refer to another Secret")]
+    ServiceAccountToken,
+    /// The controller has created the Secret.
+    #[error("is managed by Berth, and its values are not copied: refer to another Secret")]
+    ManagedByBerth,
+}
+
+impl SecretRefusal {
+    /// Returns the reason why no object may refer to a Secret of this type with this label of its manager; `None` if objects
+    /// may refer to it.
+    #[must_use]
+    pub fn find(secret_type: Option<&str>, managed_by: Option<&str>) -> Option<Self> {
+        if secret_type == Some(SERVICE_ACCOUNT_TOKEN) {
+            Some(Self::ServiceAccountToken)
+        } else if managed_by == Some(MANAGED_BY_LABEL.1) {
+            Some(Self::ManagedByBerth)
+        } else {
+            None
+        }
+    }
 }
 
 /// The Secrets and ConfigMaps to which an object may refer: all objects in certain namespaces, and the objects that

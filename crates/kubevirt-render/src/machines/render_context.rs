@@ -3,10 +3,11 @@
 
 use std::collections::BTreeMap;
 
+use berth_api::names::MANAGED_BY_LABEL;
 use berth_api::{CloneStrategy, InfraConfigSpec, TenantCluster};
 use serde_json::Value;
 
-use super::references::{EntryReference, ReferenceResolver, ResolveError};
+use super::references::{EntryReference, ReferenceResolver, ResolveError, SecretRefusal};
 use crate::images::{DataVolumeState, SnapshotClass, StorageProfile};
 
 /// Objects that rendering needs. If an object is missing here, `is_exhaustive` determines whether it does not exist, or
@@ -31,8 +32,8 @@ pub struct RenderContext {
     pub data_volumes: BTreeMap<(String, String), DataVolumeState>,
     /// Instance types by namespace and name. The namespace of cluster instance types is empty.
     pub instancetypes: BTreeMap<(String, String), InstanceType>,
-    /// Secrets and ConfigMaps that the controller may not read, by kind, namespace and name, with the API server's
-    /// message.
+    /// Secrets and ConfigMaps that the controller may not read, and Secrets to which no object may refer, by kind, namespace
+    /// and name, with the reason.
     pub forbidden_objects: BTreeMap<(&'static str, String, String), String>,
     /// True if the context contains all existing objects, so that a missing object does not exist.
     pub is_exhaustive: bool,
@@ -80,7 +81,13 @@ impl RenderContext {
         match text("/kind") {
             kind @ ("Secret" | "ConfigMap") => {
                 let kind = if kind == "Secret" { "Secret" } else { "ConfigMap" };
-                self.add_entries(kind, &namespace, &name, object);
+                match refusal(kind, object) {
+                    Some(refusal) => {
+                        let message = refusal.to_string();
+                        self.forbidden_objects.insert((kind, namespace, name), message);
+                    }
+                    None => self.add_entries(kind, &namespace, &name, object),
+                }
             }
             "StorageClass" => {
                 self.storage_classes.insert(name, StorageClass::from_object(object));
@@ -148,6 +155,15 @@ impl RenderContext {
             .filter(|(reference, _)| is_in_secret(reference));
         found.map(|(reference, value)| (reference.key.as_str(), value.as_str())).collect()
     }
+}
+
+/// Returns the reason why no object may refer to a Secret.
+fn refusal(kind: &str, object: &Value) -> Option<SecretRefusal> {
+    let labels = object.pointer("/metadata/labels");
+    let managed_by =
+        labels.and_then(|labels| labels.get(MANAGED_BY_LABEL.0)).and_then(Value::as_str);
+    let secret_type = object.get("type").and_then(Value::as_str);
+    if kind == "Secret" { SecretRefusal::find(secret_type, managed_by) } else { None }
 }
 
 impl ReferenceResolver for RenderContext {
