@@ -184,6 +184,8 @@ pub enum ConditionReason {
     KubeconfigPending,
     KubeconfigNotConfigured,
     LimitsExceeded,
+    TooManyRequests,
+    RequestMissing,
 }
 
 impl ConditionReason {
