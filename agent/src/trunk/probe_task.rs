@@ -32,13 +32,15 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 /// Minimum time between two evaluations of the received probes, unless the first VLAN is missing or the last missing VLAN
 /// has returned.
 const VERDICT_INTERVAL: Duration = Duration::from_millis(500);
-/// Maximum number of system calls that receive frames before the task sends frames again. While the task is behind, it is
-/// one.
+/// Maximum number of system calls that receive frames before the task sends frames again. It is permitted only if the last
+/// read was at least [`RECEIVE_CALLS_INTERVAL`] ago; otherwise the maximum is one.
 const MAX_RECEIVE_CALLS: usize = 2;
-/// Delay before the next read if more frames are waiting. Together with [`BATCH_SIZE`] it limits an agent to 16,000
-/// received frames per second, so that a flood costs at most a few per cent of a core. All agents of a segment together
-/// send about half of this rate.
+/// Delay before the next read if more frames are waiting, and the shortest time between two wake-ups of the probe. With
+/// at most one system call of [`BATCH_SIZE`] frames in this time, an agent reads at most 16,000 frames per second, so that
+/// a flood costs at most a few per cent of a core. Fast rounds of all agents of a segment need about half of this rate.
 const BUSY_INTERVAL: Duration = Duration::from_millis(10);
+/// Time since the last read that permits [`MAX_RECEIVE_CALLS`]: one [`BUSY_INTERVAL`] for each call.
+const RECEIVE_CALLS_INTERVAL: Duration = Duration::from_millis(20);
 /// Number of consecutive reads that leave frames waiting after which the agent counts as overloaded: the kernel
 /// then drops probes, which must not be reported as missing.
 const OVERLOAD_ROUNDS: u32 = 50;
@@ -104,6 +106,8 @@ struct ProbeTask<'a> {
     results: &'a Results,
     /// Number of consecutive reads after which frames were still waiting.
     busy_rounds: u32,
+    /// Time of the last read; `None` if there was none.
+    last_read: Option<Duration>,
     last_overload: Option<Duration>,
 }
 
@@ -126,6 +130,7 @@ impl<'a> ProbeTask<'a> {
             begin,
             results,
             busy_rounds: 0,
+            last_read: None,
             last_overload: None,
         })
     }
@@ -182,10 +187,13 @@ impl<'a> ProbeTask<'a> {
     }
 
     /// Receives waiting frames, with at most [`MAX_RECEIVE_CALLS`] system calls. Returns true if more frames may be
-    /// waiting.
+    /// waiting. The time since the last read determines the number of calls: if it were the number of waiting frames,
+    /// a flood of almost twice the maximum rate would be read without being counted as an overload.
     fn receive(&mut self, socket: &mut VlanSocket, now: Duration) -> io::Result<bool> {
         let (probe, network) = (&mut self.probe, self.network);
-        let max_calls = if self.busy_rounds == 0 { MAX_RECEIVE_CALLS } else { 1 };
+        let is_due = |last: Duration| now.saturating_sub(last) >= RECEIVE_CALLS_INTERVAL;
+        let max_calls = if self.last_read.is_none_or(is_due) { MAX_RECEIVE_CALLS } else { 1 };
+        self.last_read = Some(now);
         let mut calls = 0;
         while calls < max_calls {
             let count = socket.receive(|vlan, payload| {
