@@ -14,6 +14,7 @@
 //! | `Peer` | another agent: its session, its VLANs, and the evidence about them |
 //! | `PeerRound` | the current round of a peer; probes that were missed |
 //! | `UnreceivedVlans` | VLANs of a peer that are suspected, solicited, or missing |
+//! | `SolicitationLimits` | limits of the solicitations, by the number of peers |
 //! | `UnverifiedVlans` | VLANs in which no peer is received |
 //! | `TrunkProbe` | probe of one network of this host: answers, challenges, verdict |
 //!
@@ -34,6 +35,7 @@ mod replay_window;
 mod schedule;
 mod sender;
 mod solicitation;
+mod solicitation_limits;
 mod trunk_probe;
 mod unreceived_vlans;
 mod unverified_vlans;

@@ -7,6 +7,7 @@ use berth_api::{VlanId, VlanSet};
 use crate::message::{Message, MessageKind};
 use crate::peer_round::PeerRound;
 use crate::replay_window::ReplayWindow;
+use crate::solicitation_limits::SolicitationLimits;
 use crate::unreceived_vlans::{DueSolicitation, UnreceivedVlans};
 use crate::vlan_list;
 
@@ -210,22 +211,46 @@ impl Peer {
     /// direction is already verified.
     pub(crate) fn record_reported_loss(&mut self, vlan: VlanId) {
         if self.common.contains(vlan) && self.last_vlan != Some(vlan) {
-            self.unreceived.solicit_on_request(vlan);
+            self.unreceived.request(vlan);
         }
     }
 
-    /// Returns the solicitations to send now, for at most `limit` VLANs at the same time. For each of these VLANs, a
-    /// second solicitation is sent in a VLAN in which the peer was received: a missing answer is evidence only if the
-    /// peer answers the second solicitation.
+    /// Returns the common VLANs that are neither missing nor may be missing.
+    pub(crate) fn received_vlans(&self) -> VlanSet {
+        self.common.difference(&self.unreceived.possibly_missing())
+    }
+
+    /// Returns the VLANs that are solicited now.
+    pub(crate) fn solicited_vlans(&self) -> impl Iterator<Item = VlanId> + '_ {
+        self.unreceived.solicited()
+    }
+
+    /// Returns the number of VLANs that were solicited more than once.
+    pub(crate) fn repeated_count(&self) -> usize {
+        self.unreceived.repeated_count()
+    }
+
+    /// Returns true if any VLAN waits for [`Self::begin_solicitation`].
+    pub(crate) fn has_waiting_vlans(&self) -> bool {
+        self.unreceived.has_waiting()
+    }
+
+    /// Begins to solicit the peer in a waiting VLAN; in a VLAN of `known` only if no other VLAN waits. Returns the VLAN.
+    pub(crate) fn begin_solicitation(&mut self, known: &VlanSet) -> Option<VlanId> {
+        self.unreceived.begin_solicitation(known)
+    }
+
+    /// Returns the solicitations to send now. For each VLAN that may be missing, a second solicitation is sent in a VLAN
+    /// in which the peer was received: a missing answer is evidence only if the peer answers the second solicitation.
     pub(crate) fn take_solicitations(
         &mut self,
         now: Duration,
-        limit: usize,
+        limits: SolicitationLimits,
     ) -> Vec<(VlanId, MessageKind)> {
         let Some(session) = self.session else { return Vec::new() };
         let control = self.last_vlan.filter(|vlan| self.common.contains(*vlan));
         let mut frames = Vec::new();
-        for due in self.unreceived.take_due(now, self.last_received, limit) {
+        for due in self.unreceived.take_due(now, self.last_received, limits) {
             let (vlan, control_kind) = match due {
                 DueSolicitation::Recheck(vlan) => (vlan, None),
                 DueSolicitation::Undecided { vlan, is_reported: true } => {

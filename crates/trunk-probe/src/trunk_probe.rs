@@ -1,6 +1,7 @@
 //! Probe of one network of this host.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
 use std::time::Duration;
 
 use berth_api::{VlanId, VlanSet};
@@ -11,6 +12,7 @@ use crate::message::MessageKind;
 use crate::peer::{Peer, SessionState};
 use crate::schedule::{Place, Schedule};
 use crate::sender::{Outgoing, Sender};
+use crate::solicitation_limits::SolicitationLimits;
 use crate::unverified_vlans::UnverifiedVlans;
 use crate::verdict::{Leak, Verdict};
 
@@ -20,12 +22,6 @@ const MAX_PEERS: usize = 512;
 const MAX_QUEUE: usize = 2048;
 /// Maximum number of frames that one call of [`TrunkProbe::poll`] returns.
 const MAX_BATCH: usize = 256;
-/// Maximum number of VLANs that are solicited at the same time, for all peers together. It limits the solicitations to
-/// 3,200 frames per second.
-const MAX_SOLICITED: usize = 96;
-/// Number of VLANs that may be solicited at the same time for each peer. It is permitted even if the maximum for all
-/// peers is exceeded.
-const MIN_SOLICITED: usize = 8;
 /// Number of free entries in the queue that the solicitations of one peer require. A solicitation that cannot be queued
 /// must not be counted as unanswered.
 const SOLICITATION_FRAMES: usize = 1024;
@@ -73,6 +69,10 @@ pub struct TrunkProbe {
     peers: BTreeMap<String, Peer>,
     queue: VecDeque<(VlanId, MessageKind)>,
     last_answers: BTreeMap<VlanId, Duration>,
+    /// Peer that was solicited last in a VLAN in which it was not solicited before.
+    last_solicited: String,
+    /// Times of the latest first solicitations in a VLAN.
+    first_solicitations: VecDeque<Duration>,
     leak: Option<(Duration, Leak)>,
     unverified: UnverifiedVlans,
     busy_until: Duration,
@@ -93,6 +93,8 @@ impl TrunkProbe {
             peers: BTreeMap::new(),
             queue: VecDeque::new(),
             last_answers: BTreeMap::new(),
+            last_solicited: String::new(),
+            first_solicitations: VecDeque::new(),
             leak: None,
             unverified: UnverifiedVlans::new(now),
             busy_until: now,
@@ -124,11 +126,10 @@ impl TrunkProbe {
         self.last_poll = now;
         self.forget_unresponsive_peers(now);
         let others = self.peers.values().filter(|peer| peer.has_session()).count();
-        let limit = (MAX_SOLICITED / others.max(1)).max(MIN_SOLICITED);
-        for peer in self.peers.values_mut() {
-            if self.queue.len() + SOLICITATION_FRAMES <= MAX_QUEUE {
-                self.queue.extend(peer.take_solicitations(now, limit));
-            }
+        let limits = SolicitationLimits::new(others);
+        self.queue_solicitations(now, limits);
+        if self.begin_solicitations(now, limits) {
+            self.queue_solicitations(now, limits);
         }
         let agents = u32::try_from(1 + others).unwrap_or(u32::MAX);
         let place = self.place(now);
@@ -148,6 +149,53 @@ impl TrunkProbe {
             || self.peers.values().any(Peer::is_soliciting);
         let wait = if is_busy { BUSY_INTERVAL } else { self.schedule.idle_wait(now) };
         (frames, now + wait.max(BUSY_INTERVAL))
+    }
+
+    /// Queues the solicitations that are due.
+    fn queue_solicitations(&mut self, now: Duration, limits: SolicitationLimits) {
+        for peer in self.peers.values_mut() {
+            if self.queue.len() + SOLICITATION_FRAMES <= MAX_QUEUE {
+                self.queue.extend(peer.take_solicitations(now, limits));
+            }
+        }
+    }
+
+    /// Begins solicitations in waiting VLANs, as many as the limits permit, of each peer in turn. A VLAN that is missing
+    /// or solicited already, for any peer, comes last: this agent soon reports all missing VLANs, even if it needs long to
+    /// find out from which peers they do not arrive. Returns true if any solicitation has begun.
+    fn begin_solicitations(&mut self, now: Duration, limits: SolicitationLimits) -> bool {
+        let first = &mut self.first_solicitations;
+        while first.front().is_some_and(|at| now.saturating_sub(*at) >= limits.interval) {
+            first.pop_front();
+        }
+        // A VLAN whose first solicitation was answered at once counts for the interval, too. Otherwise the solicitations
+        // of many VLANs in which single probes were lost would exceed the rate.
+        let repeated: usize = self.peers.values().map(Peer::repeated_count).sum();
+        let free = limits.max_solicited.saturating_sub(repeated + self.first_solicitations.len());
+        if free == 0 || !self.peers.values().any(Peer::has_waiting_vlans) {
+            return false;
+        }
+        let mut known = VlanSet::default();
+        for peer in self.peers.values() {
+            known.extend(peer.missing().iter());
+            known.extend(peer.solicited_vlans());
+        }
+        for _ in 0..free {
+            let Some(name) = self.next_waiting_peer() else { break };
+            let begun = self.peers.get_mut(&name).and_then(|peer| peer.begin_solicitation(&known));
+            known.extend(begun);
+            self.first_solicitations.push_back(now);
+            self.last_solicited = name;
+        }
+        true
+    }
+
+    /// Returns the next peer in turn that has waiting VLANs.
+    fn next_waiting_peer(&self) -> Option<String> {
+        let later: (Bound<&str>, Bound<&str>) =
+            (Bound::Excluded(self.last_solicited.as_str()), Bound::Unbounded);
+        let mut in_turn = self.peers.range::<str, _>(later).chain(&self.peers);
+        in_turn.find(|(_, peer)| peer.has_waiting_vlans()).map(|(name, _)| name.clone())
     }
 
     /// Removes unresponsive peers, and updates the VLANs in which no peer is received.
@@ -310,7 +358,9 @@ impl TrunkProbe {
         self.peers.values().any(|peer| peer.is_witness() && !peer.missing().is_empty())
     }
 
-    /// Returns the VLANs in which no peer is received, although peers are received in other VLANs.
+    /// Returns the VLANs in which no peer is received, although peers are received in other VLANs. A VLAN that is missing
+    /// for one peer, and in which the last probes of all other peers did not arrive, is such a VLAN: with many peers it
+    /// takes long to solicit each of them.
     #[must_use]
     pub fn unverified_vlans(&self) -> VlanSet {
         let witnesses = || self.peers.values().filter(|peer| peer.is_witness());
@@ -319,7 +369,7 @@ impl TrunkProbe {
             if cut_off.is_empty() {
                 break;
             }
-            cut_off = cut_off.difference(&peer.common().difference(peer.missing()));
+            cut_off = cut_off.difference(&peer.received_vlans());
         }
         cut_off.extend(self.unverified.vlans().iter());
         cut_off
