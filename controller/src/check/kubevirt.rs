@@ -184,14 +184,19 @@ fn check_cpu_manager(input: &Input) -> Result<Outcome, Unread> {
     )))
 }
 
+/// Returns the configuration, or the outcome of a check that needs it and cannot read it.
+fn read_configuration(kubevirt: &Value) -> Result<Configuration, Outcome> {
+    Configuration::from_kubevirt(kubevirt).map_err(|error| {
+        Outcome::skip("the KubeVirt object cannot be interpreted")
+            .with_evidence(object_name(kubevirt), error)
+    })
+}
+
 fn check_network_resources(input: &Input) -> Result<Outcome, Unread> {
     let Some(kubevirt) = input.kubevirt()? else { return Ok(not_installed()) };
-    let configuration = match Configuration::from_kubevirt(kubevirt) {
+    let configuration = match read_configuration(kubevirt) {
         Ok(configuration) => configuration,
-        Err(error) => {
-            return Ok(Outcome::skip("the KubeVirt object cannot be interpreted")
-                .with_evidence(object_name(kubevirt), error));
-        }
+        Err(skipped) => return Ok(skipped),
     };
     let gate = "feature gate ExternalNetResourceInjection";
     let version = configuration.version;
@@ -282,12 +287,9 @@ fn check_hotplug(input: &Input) -> Result<Outcome, Unread> {
         return Ok(Outcome::skip("no MachineDeployment has hotpluggable disks"));
     }
     let Some(kubevirt) = input.kubevirt()? else { return Ok(not_installed()) };
-    let configuration = match Configuration::from_kubevirt(kubevirt) {
+    let configuration = match read_configuration(kubevirt) {
         Ok(configuration) => configuration,
-        Err(error) => {
-            return Ok(Outcome::skip("the KubeVirt object cannot be interpreted")
-                .with_evidence(object_name(kubevirt), error));
-        }
+        Err(skipped) => return Ok(skipped),
     };
     let edit = format!(
         "kubectl -n {} edit kubevirt {}, spec.configuration.developerConfiguration",

@@ -51,16 +51,7 @@ pub fn additional_config(config: InterfaceConfig, configures_guest: bool) -> Int
     if configures_guest {
         return InterfaceConfig { gateways: Vec::new(), ..config };
     }
-    InterfaceConfig {
-        name: config.name,
-        mac: config.mac,
-        mtu: None,
-        addresses: Vec::new(),
-        gateways: Vec::new(),
-        routes: Vec::new(),
-        nameservers: Vec::new(),
-        search_domains: Vec::new(),
-    }
+    InterfaceConfig::new_dhcp(config.name, config.mac)
 }
 
 /// Returns the configuration of an interface of an existing machine, from its claims; `None` if it has no claims.

@@ -25,3 +25,20 @@ pub struct InterfaceConfig {
     /// Domains that the resolver appends to names.
     pub search_domains: Vec<String>,
 }
+
+impl InterfaceConfig {
+    /// Returns the configuration of an interface that the guest configures by DHCP.
+    #[must_use]
+    pub const fn new_dhcp(name: String, mac: MacAddress) -> Self {
+        Self {
+            name,
+            mac,
+            mtu: None,
+            addresses: Vec::new(),
+            gateways: Vec::new(),
+            routes: Vec::new(),
+            nameservers: Vec::new(),
+            search_domains: Vec::new(),
+        }
+    }
+}

@@ -113,15 +113,9 @@ pub(super) fn guest_interfaces(machine: &MachineRenderer<'_>) -> Vec<InterfaceCo
     let tenant = tenant_binding(machine).and_then(|_| given(TENANT_INTERFACE));
     let additional = (0..machine.provider.additional_networks.networks.len()).map(|index| {
         let name = interface_name(index);
-        given(&name).unwrap_or_else(|| InterfaceConfig {
-            mac: interface_mac(machine, &name),
-            name,
-            mtu: None,
-            addresses: Vec::new(),
-            gateways: Vec::new(),
-            routes: Vec::new(),
-            nameservers: Vec::new(),
-            search_domains: Vec::new(),
+        given(&name).unwrap_or_else(|| {
+            let mac = interface_mac(machine, &name);
+            InterfaceConfig::new_dhcp(name, mac)
         })
     });
     tenant.into_iter().chain(additional).collect()

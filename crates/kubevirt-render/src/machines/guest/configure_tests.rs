@@ -32,16 +32,7 @@ fn tenant_interface() -> InterfaceConfig {
 
 /// Returns an interface in an additional network, without addresses allocated by Berth.
 fn further_interface() -> InterfaceConfig {
-    InterfaceConfig {
-        name: "additional-1".to_owned(),
-        mac: "02:10:20:30:40:51".parse().unwrap(),
-        mtu: None,
-        addresses: Vec::new(),
-        gateways: Vec::new(),
-        routes: Vec::new(),
-        nameservers: Vec::new(),
-        search_domains: Vec::new(),
-    }
+    InterfaceConfig::new_dhcp("additional-1".to_owned(), "02:10:20:30:40:51".parse().unwrap())
 }
 
 fn configure(
