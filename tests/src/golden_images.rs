@@ -61,14 +61,6 @@ pub fn create_storage_class(plane: &ControlPlane) -> Result<()> {
     plane.apply(&profile.to_string()).map(drop)
 }
 
-/// Deletes the StorageClass. The StorageProfile stays.
-///
-/// # Errors
-/// Fails if the server refuses the deletion.
-pub fn delete_storage_class(plane: &ControlPlane) -> Result<()> {
-    plane.kubectl(&["delete", "storageclass", STORAGE_CLASS]).map(drop)
-}
-
 /// Writes the InfraConfig with these images; `null` disables golden images.
 ///
 /// # Errors
