@@ -41,7 +41,7 @@ pub fn define_kinds(plane: &ControlPlane) -> Result<()> {
     plane.define_kind_in_scope(snapshots, "v1", kind, plural, "Cluster")
 }
 
-/// Creates the StorageClass and its StorageProfile, with CSI clones.
+/// Creates the CSIDriver, the StorageClass, and its StorageProfile with CSI clones.
 ///
 /// # Errors
 /// Fails if the server refuses an object.
@@ -57,6 +57,10 @@ pub fn create_storage_class(plane: &ControlPlane) -> Result<()> {
             "claimPropertySets": [{"accessModes": ["ReadWriteMany"], "volumeMode": "Block"}],
         },
     });
+    let driver = json!({
+        "apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": "rbd.csi.ceph.com"}, "spec": {},
+    });
+    plane.apply(&driver.to_string())?;
     plane.apply(&class.to_string())?;
     plane.apply(&profile.to_string()).map(drop)
 }

@@ -22,7 +22,7 @@ use berth_kubevirt_render::machines::{
 ///
 /// Prints one VirtualMachine for each MachineDeployment, regardless of its replicas, which differ only in their names.
 /// The command needs no cluster, and prints what the controller creates in a cluster. Options set the names that a
-/// cluster would generate; TenantCluster, InfraConfig, Secrets, ConfigMaps, StorageClasses, StorageProfiles,
+/// cluster would generate; TenantCluster, InfraConfig, Secrets, ConfigMaps, StorageClasses, StorageProfiles, CSIDrivers,
 /// VolumeSnapshotClasses, DataVolumes and instance types are read from the same files.
 ///
 /// For disks that are clones of golden images, standard error shows how CDI clones them, if the StorageClass is in the

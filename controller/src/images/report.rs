@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use berth_api::names::condition::GOLDEN_IMAGES_READY;
 use berth_api::{ConditionReason, GoldenImagePhase, GoldenImageStatus};
-use berth_kubevirt_render::images::{ClonePlan, ImageSource};
+use berth_kubevirt_render::images::{ClonePlan, CloneReason, ImageSource};
 
 use super::desired::{DesiredImage, DesiredImages};
 use super::key::ImageKey;
@@ -49,9 +49,15 @@ impl ImageReport {
     ) -> Self {
         let ReportInput { desired, observed, states, .. } = input;
         let mut images: Vec<GoldenImageStatus> = Vec::new();
+        let mut fallbacks: Vec<(ConditionReason, String)> = Vec::new();
         for (key, one) in desired {
             let Some(state) = states.get(key) else { continue };
-            images.push(desired_status(key, one, state, observed, plan_clone(one)));
+            let plan = plan_clone(one);
+            let reason = plan.as_ref().and_then(|plan| missing_object(&plan.reason));
+            if let Some((reason, plan)) = reason.zip(plan.as_ref()) {
+                fallbacks.push((reason, format!("{key}: {plan}")));
+            }
+            images.push(desired_status(key, one, state, observed, plan));
         }
         // Images that are not needed are last, so that they are left out first: tenants can create such objects in
         // their namespaces.
@@ -69,7 +75,7 @@ impl ImageReport {
         let omitted = images.len().saturating_sub(MAX_IMAGES);
         images.truncate(MAX_IMAGES);
         let omitted = u32::try_from(omitted).ok().filter(|omitted| *omitted > 0);
-        Self { images, omitted, condition: condition(input) }
+        Self { images, omitted, condition: condition(input, &fallbacks) }
     }
 
     /// Returns true if the reports differ only in the numbers of clones.
@@ -139,7 +145,25 @@ fn unneeded_status(
     }
 }
 
-fn condition(input: ReportInput<'_>) -> ConditionUpdate {
+/// Returns the reason of the condition if disks are copied in full because an object of the storage is missing.
+const fn missing_object(reason: &CloneReason) -> Option<ConditionReason> {
+    match reason {
+        CloneReason::NoCsiDriver { .. } => Some(ConditionReason::CsiDriverMissing),
+        CloneReason::NoVolumeSnapshotClass { .. }
+        | CloneReason::UnsuitableVolumeSnapshotClass { .. } => {
+            Some(ConditionReason::VolumeSnapshotClassMissing)
+        }
+        CloneReason::Override
+        | CloneReason::StorageProfile
+        | CloneReason::VolumeSnapshotClass { .. }
+        | CloneReason::IncompatibleProvisioners { .. }
+        | CloneReason::IncompatibleVolumeModes { .. }
+        | CloneReason::NoVolumeExpansion { .. } => None,
+    }
+}
+
+/// `fallbacks` are the images whose disks are copied in full because an object of the storage is missing.
+fn condition(input: ReportInput<'_>, fallbacks: &[(ConditionReason, String)]) -> ConditionUpdate {
     let ReportInput { desired, states, fault, .. } = input;
     let update = |status, reason, message: String| ConditionUpdate {
         type_: GOLDEN_IMAGES_READY,
@@ -172,6 +196,11 @@ fn condition(input: ReportInput<'_>) -> ConditionUpdate {
         return update("False", ConditionReason::ImportsPending, message);
     }
     let message = format!("disks can be cloned from {} golden images", states.len());
+    if let Some((reason, _)) = fallbacks.first() {
+        let images: Vec<String> = fallbacks.iter().map(|(_, image)| image.clone()).collect();
+        let images = join_first(&images, MAX_NAMED_IMAGES, "; ");
+        return update("True", *reason, format!("{message}; {images}"));
+    }
     update("True", ConditionReason::ImagesImported, message)
 }
 
@@ -211,6 +240,16 @@ mod tests {
 
     /// Returns a report about images in these phases, each with a DataSource and `clones` clones.
     fn report(phases: &[(GoldenImagePhase, Option<&str>)], clones: u32) -> ImageReport {
+        report_with(phases, clones, CloneStrategy::CsiClone, &CloneReason::StorageProfile)
+    }
+
+    /// Returns a report like [`report`], with this strategy of clones and its reason.
+    fn report_with(
+        phases: &[(GoldenImagePhase, Option<&str>)],
+        clones: u32,
+        strategy: CloneStrategy,
+        reason: &CloneReason,
+    ) -> ImageReport {
         let images: Vec<_> =
             (0..phases.len()).map(|at| golden_image("images", &format!("{at}.img"))).collect();
         let uses: Vec<_> = images.iter().map(|image| image_use(image, "10Gi")).collect();
@@ -226,11 +265,7 @@ mod tests {
         let input =
             ReportInput { desired: &desired, observed: &observed, states: &states, fault: None };
         ImageReport::new(input, |_| {
-            Some(ClonePlan {
-                strategy: CloneStrategy::CsiClone,
-                reason: CloneReason::StorageProfile,
-                waits_for_source: false,
-            })
+            Some(ClonePlan { strategy, reason: reason.clone(), waits_for_source: false })
         })
     }
 
@@ -249,6 +284,27 @@ mod tests {
         assert_eq!(failed.condition.reason, ConditionReason::ImportFailed);
         assert!(failed.condition.message.ends_with("Failed: checksum mismatch"), "{failed:?}");
         assert_eq!(report(&[], 0).condition.status, "True");
+    }
+
+    #[test]
+    fn missing_objects_of_the_storage_are_the_reason() {
+        use GoldenImagePhase::{Importing, Ready};
+        let (driver, provisioner) = ("a.csi".to_owned(), "a.csi".to_owned());
+        for (cause, expected) in [
+            (CloneReason::NoCsiDriver { provisioner }, ConditionReason::CsiDriverMissing),
+            (
+                CloneReason::NoVolumeSnapshotClass { driver },
+                ConditionReason::VolumeSnapshotClassMissing,
+            ),
+        ] {
+            let of_phase = |phase: GoldenImagePhase| {
+                report_with(&[(phase, None)], 0, CloneStrategy::HostAssisted, &cause).condition
+            };
+            let ready = of_phase(Ready);
+            assert_eq!((ready.status, ready.reason), ("True", expected));
+            assert!(ready.message.contains("a.csi"), "{}", ready.message);
+            assert_eq!(of_phase(Importing).reason, ConditionReason::ImportsPending);
+        }
     }
 
     #[test]

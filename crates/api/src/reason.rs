@@ -71,6 +71,8 @@ pub enum ConditionReason {
     Accepted,
     Ignored,
     ImagesImported,
+    CsiDriverMissing,
+    VolumeSnapshotClassMissing,
     ImportsPending,
     ImportFailed,
     DevicesPermitted,

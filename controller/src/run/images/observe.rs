@@ -46,6 +46,7 @@ impl ImageReconciler {
             ("StorageClass", &stores.storage_classes),
             ("StorageProfile", &stores.storage_profiles),
             ("VolumeSnapshotClass", &stores.snapshot_classes),
+            ("CSIDriver", &stores.csi_drivers),
             ("CDI", &stores.cdis),
         ] {
             add_objects(&mut context, kind, store);
@@ -53,6 +54,9 @@ impl ImageReconciler {
         let snapshot_classes = &stores.snapshot_classes;
         if snapshot_classes.is_listed() || snapshot_classes.is_not_installed() {
             context.snapshot_classes.get_or_insert_default();
+        }
+        if stores.csi_drivers.is_listed() {
+            context.csi_drivers.get_or_insert_default();
         }
         context
     }

@@ -16,6 +16,10 @@ use tokio::sync::Notify;
 use crate::api_resource::api_resource;
 use crate::images::usage::IMPORT_CRON_LABEL;
 
+/// Label of the temporary claims from which CDI moves the volume to the claim of a disk. They have the labels of the claim
+/// of the disk, which would be counted twice.
+const TEMPORARY_CLAIM_LABEL: &str = "cdi.kubevirt.io/OwnedByUID";
+
 /// Stores of the objects that golden images depend on.
 pub(super) struct ImageStores {
     /// DataVolumes that import golden images.
@@ -33,6 +37,7 @@ pub(super) struct ImageStores {
     pub(super) storage_classes: OptionalInformer,
     pub(super) storage_profiles: OptionalInformer,
     pub(super) snapshot_classes: OptionalInformer,
+    pub(super) csi_drivers: OptionalInformer,
     /// Objects of the kind CDI, of which there is one.
     pub(super) cdis: OptionalInformer,
 }
@@ -80,12 +85,13 @@ impl ImageStores {
         let storage =
             |group: &str, kind: &str, plural: &str| api_resource(group, "v1", kind, plural);
         let snapshots = "snapshot.storage.k8s.io";
+        let clone_selector = format!("{CLONED_FROM_LABEL},!{TEMPORARY_CLAIM_LABEL}");
         let stores = Self {
             volumes: start(volume_resource(), Some(GOLDEN_IMAGE_LABEL), trim_volume),
             sources: start(source_resource(), Some(GOLDEN_IMAGE_LABEL), remove_managed_fields),
             crons: start(cron_resource(), Some(GOLDEN_IMAGE_LABEL), remove_managed_fields),
             imports: start(volume_resource(), Some(IMPORT_CRON_LABEL), keep_identity),
-            clones: start(claim_resource(), Some(CLONED_FROM_LABEL), keep_identity),
+            clones: start(claim_resource(), Some(clone_selector.as_str()), keep_identity),
             grants: start(grant_resource(), Some(IMAGE_GRANT_LABEL), remove_managed_fields),
             storage_classes: start(
                 storage("storage.k8s.io", "StorageClass", "storageclasses"),
@@ -101,6 +107,11 @@ impl ImageStores {
                 storage(snapshots, "VolumeSnapshotClass", "volumesnapshotclasses"),
                 None,
                 remove_managed_fields,
+            ),
+            csi_drivers: start(
+                storage("storage.k8s.io", "CSIDriver", "csidrivers"),
+                None,
+                keep_identity,
             ),
             cdis: start(cdi("CDI", "cdis"), None, remove_managed_fields),
         };
@@ -122,6 +133,7 @@ impl ImageStores {
             &self.storage_classes,
             &self.storage_profiles,
             &self.snapshot_classes,
+            &self.csi_drivers,
             &self.cdis,
         ];
         for kind in all {

@@ -3,12 +3,14 @@
 //! The rules are those of `computeStrategyForSourcePVC` and `validateAdvancedClonePVC` in `pkg/controller/clone/planner.go`
 //! of kubevirt/containerized-data-importer 1.66; releases since 1.57 differ only in the choice of the VolumeSnapshotClass:
 //!
-//! 1. The strategy is that of the CDI object (`cloneStrategyOverride`), otherwise that of the StorageProfile of the clone,
+//! 1. Without a CSIDriver object of the provisioner, the clone is host-assisted (`shouldUseCDIPopulator` and
+//!    `storageClassCSIDriverExists` in `pkg/controller/datavolume`).
+//! 2. The strategy is that of the CDI object (`cloneStrategyOverride`), otherwise that of the StorageProfile of the clone,
 //!    otherwise a smart clone.
-//! 2. A smart clone needs a VolumeSnapshotClass of the driver (`GetCompatibleVolumeSnapshotClass`).
-//! 3. A smart clone and a CSI clone need the same driver and the same volume mode for source and clone. If the clone is
+//! 3. A smart clone needs a VolumeSnapshotClass of the driver (`GetCompatibleVolumeSnapshotClass`).
+//! 4. A smart clone and a CSI clone need the same driver and the same volume mode for source and clone. If the clone is
 //!    larger, its storage class must permit the expansion of volumes.
-//! 4. Otherwise, the clone is host-assisted.
+//! 5. Otherwise, the clone is host-assisted.
 //!
 //! A source that a pod may write to is never cloned: CDI waits until no pod uses it, with each strategy
 //! (`IsSourceClaimReady`, and `reconcileSourcePod` in `clone-controller.go`). The documentation of CDI describes this as a
@@ -48,6 +50,8 @@ pub struct CloneRequest<'a> {
     pub snapshot_classes: Option<&'a [SnapshotClass]>,
     /// `spec.cloneStrategyOverride` of the CDI object.
     pub strategy_override: Option<CloneStrategy>,
+    /// True if a CSIDriver has the name of the clone's provisioner, or if the CSIDrivers are unknown.
+    pub has_csi_driver: bool,
     /// True if a pod may write to the source.
     pub is_source_in_use: bool,
 }
@@ -72,6 +76,15 @@ pub enum CloneReason {
     /// The StorageProfile specifies the strategy.
     #[error("the StorageProfile selects it")]
     StorageProfile,
+    /// The provisioner has no CSIDriver.
+    #[error(
+        "no CSIDriver has the name of the provisioner {provisioner}, and CDI then copies every disk: install the CSI driver \
+         with its CSIDriver"
+    )]
+    NoCsiDriver {
+        /// Provisioner of the storage class.
+        provisioner: String,
+    },
     /// The driver has a VolumeSnapshotClass.
     #[error("VolumeSnapshotClass {name} has the driver {driver} of the storage class")]
     VolumeSnapshotClass {
@@ -154,6 +167,9 @@ fn choose_strategy(
         return Ok((strategy, reason));
     }
     let CloneRequest { source, target, .. } = request;
+    if !request.has_csi_driver {
+        return Err(CloneReason::NoCsiDriver { provisioner: target.provisioner.to_owned() });
+    }
     if source.provisioner != target.provisioner {
         let (from, to) = (source.provisioner.to_owned(), target.provisioner.to_owned());
         return Err(CloneReason::IncompatibleProvisioners { from, to });
@@ -254,6 +270,7 @@ mod tests {
             allows_expansion: true,
             snapshot_classes: Some(classes),
             strategy_override: None,
+            has_csi_driver: true,
             is_source_in_use: false,
         }
     }
@@ -318,6 +335,27 @@ mod tests {
         let mut two_profiles = request(&named, &with_default);
         two_profiles.source.profile = Some(&plain);
         assert_eq!(ClonePlan::new(&two_profiles).reason, snapshot_class("z"));
+    }
+
+    #[test]
+    fn a_provisioner_without_a_csi_driver_copies_every_disk() {
+        let classes = [class("rbd", DRIVER, false)];
+        for (strategy, strategy_override) in [
+            (None, None),
+            (Some(CloneStrategy::CsiClone), None),
+            (Some(CloneStrategy::Snapshot), None),
+            (None, Some(CloneStrategy::CsiClone)),
+        ] {
+            let profile = profile(strategy, None);
+            let request = CloneRequest {
+                has_csi_driver: false,
+                strategy_override,
+                ..request(&profile, &classes)
+            };
+            let plan = ClonePlan::new(&request);
+            assert_eq!(plan.strategy, CloneStrategy::HostAssisted);
+            assert_eq!(plan.reason, CloneReason::NoCsiDriver { provisioner: DRIVER.to_owned() });
+        }
     }
 
     #[test]

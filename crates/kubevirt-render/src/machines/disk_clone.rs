@@ -68,6 +68,7 @@ pub fn plan_image_clone(
         allows_expansion: class.allows_expansion,
         snapshot_classes: context.snapshot_classes.as_deref(),
         strategy_override: context.clone_strategy_override,
+        has_csi_driver: context.has_csi_driver(&class.provisioner),
         is_source_in_use: false,
     }))
 }

@@ -1,7 +1,7 @@
 //! Objects that rendering needs in addition to the MachineDeployment: defaults, tenants, storage, Secrets. The
 //! reconciler reads them from the API server; `berth-controller render` and `plan` read them from their input.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use berth_api::names::MANAGED_BY_LABEL;
 use berth_api::{CloneStrategy, InfraConfigSpec, TenantCluster};
@@ -27,6 +27,8 @@ pub struct RenderContext {
     pub storage_profiles: BTreeMap<String, StorageProfile>,
     /// VolumeSnapshotClasses; `None` if they are unknown.
     pub snapshot_classes: Option<Vec<SnapshotClass>>,
+    /// Names of the CSIDrivers; `None` if they are unknown.
+    pub csi_drivers: Option<BTreeSet<String>>,
     /// `spec.cloneStrategyOverride` of the CDI object.
     pub clone_strategy_override: Option<CloneStrategy>,
     /// DataVolumes by namespace and name: those of golden images, and those that machines clone.
@@ -98,6 +100,9 @@ impl RenderContext {
                 let class = SnapshotClass::from_object(object);
                 self.snapshot_classes.get_or_insert_default().push(class);
             }
+            "CSIDriver" => {
+                self.csi_drivers.get_or_insert_default().insert(name);
+            }
             "CDI" => {
                 self.clone_strategy_override =
                     CloneStrategy::from_cdi_name(text("/spec/cloneStrategyOverride"));
@@ -112,6 +117,11 @@ impl RenderContext {
             _ => return false,
         }
         true
+    }
+
+    /// Returns true if a CSIDriver has the name of this provisioner, or if the CSIDrivers are unknown.
+    pub(super) fn has_csi_driver(&self, provisioner: &str) -> bool {
+        self.csi_drivers.as_ref().is_none_or(|drivers| drivers.contains(provisioner))
     }
 
     fn add_entries(&mut self, kind: &'static str, namespace: &str, name: &str, object: &Value) {
