@@ -1,6 +1,7 @@
 //! Shared helpers of the tests that need real servers, real hosts or the repository's files. These tests are in
 //! this crate.
 
+pub mod cdi;
 pub mod check;
 pub mod cluster;
 pub mod controller;

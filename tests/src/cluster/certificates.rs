@@ -54,6 +54,15 @@ impl ControlPlane {
         Keys::in_folder(self.folder.path()).create_serving_certificate(&file, "berth-tests", names)
     }
 
+    /// Returns the certificate of another CA, with an RSA key, and this key. `name` is a path below the control plane's
+    /// folder.
+    ///
+    /// # Errors
+    /// Fails if openssl fails.
+    pub fn create_rsa_authority(&self, name: &str) -> Result<[PathBuf; 2]> {
+        Keys::create_rsa_authority(&self.folder.path().join(name))
+    }
+
     /// Writes a kubeconfig for the holder of a client certificate, for use on this machine.
     ///
     /// # Errors

@@ -118,6 +118,18 @@ impl ControlPlane {
         self.apply(&class.to_string()).map(drop)
     }
 
+    /// Applies CustomResourceDefinitions, and waits until all kinds are served. A controller may wait forever for the list
+    /// of a kind that is not served.
+    ///
+    /// # Errors
+    /// Fails like [`Self::kubectl`].
+    pub fn apply_definitions(&self, definitions: &str, timeout: Duration) -> Result<()> {
+        self.apply(definitions)?;
+        let wait = ["wait", "--for=condition=Established", "crd", "--all", "--timeout=30s"];
+        self.wait_until("all CRDs are established", timeout, |plane| plane.kubectl(&wait).ok())
+            .map(drop)
+    }
+
     /// Installs KubeVirt's own definitions of these kinds, with their whole schemas.
     ///
     /// # Errors

@@ -145,6 +145,15 @@ impl Keys {
         ])
     }
 
+    /// Creates another CA, with an RSA key, and its key.
+    pub(super) fn create_rsa_authority(file: &Path) -> Result<[PathBuf; 2]> {
+        let [certificate, key] = ["crt", "key"].map(|ending| file.with_extension(ending));
+        let new_key = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"];
+        let files = ["-out", path_str(&certificate)?, "-keyout", path_str(&key)?];
+        run_openssl(&[&new_key[..], &["-subj", "/CN=berth-tests"], &files].concat())?;
+        Ok([certificate, key])
+    }
+
     /// Creates a certificate that the CA has signed, and its key.
     fn create_signed_certificate(
         &self,

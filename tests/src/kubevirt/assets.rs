@@ -53,20 +53,17 @@ impl Assets {
     pub fn find_for_hosts() -> Result<Self> {
         let files = [&FILES[..], &HOST_FILES].concat();
         let assets = Self::find_with(&files)?;
-        require_files(&assets.folder, &HOST_FILES)?;
+        require_files(ASSETS_VARIABLE, &assets.folder, &HOST_FILES)?;
         Ok(assets)
     }
 
     /// Reads the folder that the variable names. `files` are the names of its files, for the error message.
     fn find_with(files: &[&str]) -> Result<Self> {
-        let folder = std::env::var_os(ASSETS_VARIABLE).with_context(|| {
-            format!("{ASSETS_VARIABLE} is not set: set it to a folder with {}", files.join(", "))
-        })?;
-        Self::read(Path::new(&folder))
+        Self::read(&find_folder(ASSETS_VARIABLE, files)?)
     }
 
     fn read(folder: &Path) -> Result<Self> {
-        require_files(folder, &FILES)?;
+        require_files(ASSETS_VARIABLE, folder, &FILES)?;
         let text = |name: &str| {
             let file = folder.join(name);
             fs::read_to_string(&file).with_context(|| file.display().to_string())
@@ -121,12 +118,20 @@ impl Assets {
     }
 }
 
-/// Checks that a folder has these files.
-fn require_files(folder: &Path, names: &[&str]) -> Result<()> {
+/// Returns the folder that a variable names. `files` are the names of its files, for the error message.
+pub(crate) fn find_folder(variable: &str, files: &[&str]) -> Result<PathBuf> {
+    let folder = std::env::var_os(variable).with_context(|| {
+        format!("{variable} is not set: set it to a folder with {}", files.join(", "))
+    })?;
+    Ok(PathBuf::from(folder))
+}
+
+/// Checks that the folder that a variable names has these files.
+pub(crate) fn require_files(variable: &str, folder: &Path, names: &[&str]) -> Result<()> {
     for name in names {
         ensure!(
             folder.join(name).exists(),
-            "{ASSETS_VARIABLE}={}: {name} is missing in this folder",
+            "{variable}={}: {name} is missing in this folder",
             folder.display()
         );
     }

@@ -16,7 +16,7 @@ mod migration;
 mod objects;
 mod pod_status;
 mod programs;
-mod provisioner;
+pub(crate) mod provisioner;
 mod simulation;
 mod virt_handler;
 mod webhooks;
@@ -29,11 +29,14 @@ use serde_json::json;
 
 use crate::cluster::{ControlPlane, Version, free_ports};
 use crate::running::Running;
-pub(crate) use assets::ASSETS_VARIABLE;
+pub(crate) use assets::{ASSETS_VARIABLE, find_folder, require_files};
 pub use assets::{Assets, GUEST_IMAGE, LAUNCHER_IMAGE, VIRT_CHROOT, VIRT_HANDLER};
 pub use cdi::define_kinds as define_cdi_kinds;
 pub use kubelet::SimulatedHost;
+pub(crate) use programs::https_get;
 pub use simulation::Simulation;
+pub(crate) use simulation::{current_time, finish_round};
+pub(crate) use webhooks::WebhookConfiguration;
 
 /// Oldest Kubernetes release that evaluates the `matchConditions` of KubeVirt's webhooks by default.
 pub(crate) const OLDEST_KUBERNETES: Version = Version(1, 28);
@@ -107,7 +110,8 @@ impl KubeVirt {
         )?;
         let authority = fs::read(plane.authority())?;
         for configuration in assets.webhooks() {
-            plane.apply(&configuration.for_port(api_port, &authority).to_string())?;
+            let address = format!("127.0.0.1:{api_port}");
+            plane.apply(&configuration.for_address(&address, &authority).to_string())?;
         }
         webhooks::wait_until_called(plane).with_context(|| plane.log_tail("virt-api"))?;
         let kubeconfig = write_kubeconfig(plane, "virt-controller", "kubevirt-controller")?;

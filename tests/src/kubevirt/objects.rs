@@ -25,10 +25,9 @@ pub(super) fn create_objects(plane: &ControlPlane, assets: &Assets, nodes: Nodes
     let namespace =
         json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
     plane.apply(&namespace.to_string())?;
-    plane.apply(assets.crds()).context("KUBEVIRT_ASSETS: manifests/crds.yaml")?;
-    // virt-controller waits forever for the list of a kind that is not defined.
-    let wait = ["wait", "--for=condition=Established", "crd", "--all", "--timeout=30s"];
-    plane.wait_until("all CRDs are established", TIMEOUT, |plane| plane.kubectl(&wait).ok())?;
+    plane
+        .apply_definitions(assets.crds(), TIMEOUT)
+        .context("KUBEVIRT_ASSETS: manifests/crds.yaml")?;
     let authority = fs::read_to_string(plane.authority())?;
     for name in CA_CONFIG_MAPS {
         let map = json!({

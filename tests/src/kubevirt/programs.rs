@@ -110,7 +110,7 @@ fn start(
 }
 
 /// Returns the body of an HTTPS response of a program whose certificate the control plane's own CA has signed.
-fn https_get(plane: &ControlPlane, address: &str) -> Result<String> {
+pub(crate) fn https_get(plane: &ControlPlane, address: &str) -> Result<String> {
     let mut curl = Command::new("curl");
     curl.args(["-sS", "--fail", "--max-time", "10", "--cacert"]).arg(plane.authority());
     let output = curl.arg(address).output().context("curl (package curl)")?;

@@ -9,9 +9,9 @@ use kube::{Api, Client, ResourceExt as _};
 use serde_json::{Value, json};
 
 /// Annotation that the scheduler sets on a claim to select the node on which the volume is to be provisioned.
-pub(super) const SELECTED_NODE_ANNOTATION: &str = "volume.kubernetes.io/selected-node";
+pub(crate) const SELECTED_NODE_ANNOTATION: &str = "volume.kubernetes.io/selected-node";
 /// Annotation that the volume controller sets on a claim to name the provisioner that must create the volume.
-const PROVISIONER_ANNOTATION: &str = "volume.kubernetes.io/storage-provisioner";
+pub(crate) const PROVISIONER_ANNOTATION: &str = "volume.kubernetes.io/storage-provisioner";
 
 /// Provisioner whose volumes are folders of a host; those of others are local volumes.
 const HOST_PATH_PROVISIONER: &str = "kubevirt.io.hostpath-provisioner";
@@ -56,7 +56,7 @@ pub(super) async fn create_local_volume(
 ///
 /// # Errors
 /// Fails if the server refuses the volume.
-pub(super) async fn create_volume(client: &Client, volume: Value) -> Result<()> {
+pub(crate) async fn create_volume(client: &Client, volume: Value) -> Result<()> {
     let volumes: Api<PersistentVolume> = Api::all(client.clone());
     let volume = serde_json::from_value(volume)?;
     match volumes.create(&PostParams::default(), &volume).await {
@@ -124,7 +124,7 @@ pub(super) fn shared_volume(claim: &Value, namespace: &str) -> Value {
 }
 
 /// Deletes the volumes whose claims are deleted.
-async fn delete_released_volumes(client: &Client) -> Result<()> {
+pub(crate) async fn delete_released_volumes(client: &Client) -> Result<()> {
     let volumes: Api<PersistentVolume> = Api::all(client.clone());
     for volume in volumes.list(&ListParams::default()).await?.items {
         let phase = volume.status.as_ref().and_then(|status| status.phase.as_deref());

@@ -125,7 +125,7 @@ impl Drop for Simulation {
 
 /// Waits until `round`, one iteration of a simulated program, has ended, and then until the next iteration is due. An
 /// error, such as a conflict, is printed, and the next iteration tries again.
-async fn finish_round(program: &str, round: impl Future<Output = Result<()>>) {
+pub(crate) async fn finish_round(program: &str, round: impl Future<Output = Result<()>>) {
     if let Err(error) = round.await {
         writeln!(std::io::stderr(), "simulated {program}: {error:#}").unwrap_or_default();
     }
@@ -133,7 +133,7 @@ async fn finish_round(program: &str, round: impl Future<Output = Result<()>>) {
 }
 
 /// Returns the current time in the format of Kubernetes, in whole seconds.
-pub(super) fn current_time() -> String {
+pub(crate) fn current_time() -> String {
     let now = Timestamp::now();
     Timestamp::from_second(now.as_second()).unwrap_or(now).to_string()
 }

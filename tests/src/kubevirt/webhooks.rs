@@ -1,4 +1,4 @@
-//! Webhook configurations of virt-api, which call virt-api at its port on the loopback in place of a Service.
+//! Webhook configurations of virt-api and of other programs, which call an address in place of a Service.
 
 use anyhow::{Context as _, Result, ensure};
 use base64::Engine as _;
@@ -8,16 +8,16 @@ use serde_json::{Value, json};
 use super::programs::READY_TIMEOUT;
 use crate::cluster::ControlPlane;
 
-/// Webhook configuration as virt-operator creates it: each webhook names a Service and a path.
+/// Webhook configuration as an operator creates it: each webhook names a Service and a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct WebhookConfiguration(Value);
+pub(crate) struct WebhookConfiguration(Value);
 
 impl WebhookConfiguration {
     /// Parses YAML documents with one configuration each.
     ///
     /// # Errors
     /// Fails if there is no configuration, or if a webhook names no Service with a path.
-    pub(super) fn parse_all(text: &str) -> Result<Vec<Self>> {
+    pub(crate) fn parse_all(text: &str) -> Result<Vec<Self>> {
         let objects: Vec<Value> = serde_saphyr::from_multiple(text)?;
         ensure!(!objects.is_empty(), "the text contains no webhook configuration");
         for object in &objects {
@@ -34,14 +34,14 @@ impl WebhookConfiguration {
         Ok(objects.into_iter().map(Self).collect())
     }
 
-    /// Returns the configuration whose webhooks call this port of the loopback. `authority` is the PEM certificate of
-    /// the CA that has signed virt-api's certificate.
-    pub(super) fn for_port(&self, port: u16, authority: &[u8]) -> Value {
+    /// Returns the configuration whose webhooks call this address, such as `127.0.0.1:8443`. `authority` is the PEM
+    /// certificate of the CA that has signed the certificate of the server.
+    pub(crate) fn for_address(&self, address: &str, authority: &[u8]) -> Value {
         let authority = STANDARD.encode(authority);
         let mut object = self.0.clone();
         for webhook in object["webhooks"].as_array_mut().into_iter().flatten() {
             let path = webhook["clientConfig"]["service"]["path"].as_str().unwrap_or_default();
-            let url = format!("https://127.0.0.1:{port}{path}");
+            let url = format!("https://{address}{path}");
             webhook["clientConfig"] = json!({"url": url, "caBundle": authority});
         }
         object
@@ -85,7 +85,7 @@ mod tests {
         let all = WebhookConfiguration::parse_all(CONFIGURATION).unwrap();
         assert_eq!(all.len(), 1);
         assert_eq!(
-            all[0].for_port(8443, b"pem")["webhooks"],
+            all[0].for_address("127.0.0.1:8443", b"pem")["webhooks"],
             json!([{"name": "a", "failurePolicy": "Fail",
                 "clientConfig": {"url": "https://127.0.0.1:8443/a", "caBundle": "cGVt"}}])
         );
