@@ -26,6 +26,8 @@ require KUBEBUILDER_ASSETS etcd kube-apiserver kube-controller-manager kube-sche
 require KUBEVIRT_ASSETS VERSION virt-api virt-controller manifests/crds.yaml manifests/webhooks.yaml \
     virt-handler virt-chroot launcher-image.tar guest-image.tar manifests/rbac.yaml
 
+[ -z "${CDI_ASSETS:-}" ] || require CDI_ASSETS VERSION cdi-controller cdi-apiserver manifests/crds.yaml manifests/webhooks.yaml
+
 [ "$1" != --check ] || exit 0
 
 mkdir -p target
@@ -37,7 +39,7 @@ export BERTH_NO_SKIP=1
 tail -30 "$log"
 # tests/run.sh writes its skipped tests to the same file, which it empties when it starts.
 export BERTH_SKIPS="$PWD/target/tests-skipped.log" PROPTEST_RNG_SEED=20
-tests="kubevirt vm demo${CLOUD_CONTROLLER_MANAGER:+ cloud_controller}${METALLB_CONTROLLER:+ metallb}"
+tests="kubevirt vm demo${CLOUD_CONTROLLER_MANAGER:+ cloud_controller}${METALLB_CONTROLLER:+ metallb}${CDI_ASSETS:+ cdi}"
 for test in $tests; do
     $cargo test --locked --workspace --test "$test" -- --include-ignored --nocapture >"$log.$test" 2>&1 || code=1
     echo "$test: $(grep '^test result:' "$log.$test" || tail -3 "$log.$test")"

@@ -18,6 +18,9 @@ done
 if [ -n "${KUBEVIRT_ASSETS:-}" ]; then
     echo "KubeVirt $(cat "$KUBEVIRT_ASSETS/VERSION" 2>/dev/null || echo "unknown: $KUBEVIRT_ASSETS/VERSION is missing")"
 fi
+if [ -n "${CDI_ASSETS:-}" ]; then
+    echo "CDI $(cat "$CDI_ASSETS/VERSION" 2>/dev/null || echo "unknown: $CDI_ASSETS/VERSION is missing")"
+fi
 qemu-system-x86_64 --version 2>/dev/null | sed -n 's/^QEMU emulator version \([^ ]*\).*/QEMU \1/p'
 # The image is named by its Debian suite; the versions of its packages are in a file beside it.
 image=$("$here/host/image.sh" --find 2>/dev/null) && [ -f "$image/versions" ] && sed 's/^/host: /' "$image/versions"

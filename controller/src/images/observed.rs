@@ -1,6 +1,6 @@
 //! Observed objects of golden images.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use berth_api::names::IMAGE_SOURCE_ANNOTATION;
 use berth_kubevirt_render::images::DataVolumeState;
@@ -23,6 +23,8 @@ pub(crate) struct ObservedImages {
     pub(crate) imports: BTreeMap<ImageKey, u32>,
     /// Numbers of the disks that are clones, by the name of the golden image.
     pub(crate) clones: BTreeMap<String, u32>,
+    /// Names of the golden images of which CDI has copied at least one disk with two pods.
+    pub(crate) copied: BTreeSet<String>,
 }
 
 /// Properties that DataVolumes and DataImportCrons have in common.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use berth_api::names::condition::GOLDEN_IMAGES_READY;
-use berth_api::{ConditionReason, GoldenImagePhase, GoldenImageStatus};
+use berth_api::{CloneStrategy, ConditionReason, GoldenImagePhase, GoldenImageStatus};
 use berth_kubevirt_render::images::{ClonePlan, CloneReason, ImageSource};
 
 use super::desired::{DesiredImage, DesiredImages};
@@ -106,6 +106,13 @@ fn desired_status(
         GoldenImagePhase::Ready => plan.as_ref().map(ToString::to_string),
         _ => state.message.clone(),
     };
+    let is_announced =
+        plan.as_ref().is_none_or(|plan| plan.strategy == CloneStrategy::HostAssisted);
+    if !is_announced && observed.copied.contains(&key.name) {
+        let copied = "but CDI has copied at least one disk with two pods: the annotation \
+                      cdi.kubevirt.io/cloneFallbackReason of its claim has the reason";
+        message = message.map(|message| format!("{message}; {copied}"));
+    }
     if state.volume.as_ref().is_some_and(|volume| volume.ignores_checksum(&image.source)) {
         let unverified = "the checksum is not verified: CDI verifies checksums since version 1.65";
         message =
@@ -222,7 +229,6 @@ fn truncate(text: &str, length: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use berth_api::CloneStrategy;
     use berth_kubevirt_render::images::{CloneReason, DataVolumeState};
     use serde_json::json;
 
@@ -284,6 +290,24 @@ mod tests {
         assert_eq!(failed.condition.reason, ConditionReason::ImportFailed);
         assert!(failed.condition.message.ends_with("Failed: checksum mismatch"), "{failed:?}");
         assert_eq!(report(&[], 0).condition.status, "True");
+    }
+
+    #[test]
+    fn a_copy_that_was_not_announced_is_reported() {
+        let image = golden_image("images", "a.img");
+        let (key, one) = (ImageKey::of_image(&image), image_use(&image, "10Gi"));
+        let desired = desired_images([("images", &one)]);
+        let mut observed = ObservedImages::default();
+        observed.copied.insert(key.name.clone());
+        let ready = ImageState { phase: GoldenImagePhase::Ready, ..ImageState::default() };
+        let message = |strategy: CloneStrategy| {
+            let reason = CloneReason::StorageProfile;
+            let plan = ClonePlan { strategy, reason, waits_for_source: false };
+            let status = desired_status(&key, &desired[&key], &ready, &observed, Some(plan));
+            status.message.unwrap()
+        };
+        assert!(message(CloneStrategy::CsiClone).contains("cloneFallbackReason"));
+        assert!(!message(CloneStrategy::HostAssisted).contains("cloneFallbackReason"));
     }
 
     #[test]

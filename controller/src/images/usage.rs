@@ -13,6 +13,8 @@ use super::key::image_of_name;
 
 /// Label of the objects that a DataImportCron created: the name of the DataImportCron.
 pub(crate) const IMPORT_CRON_LABEL: &str = "cdi.kubevirt.io/dataImportCron";
+/// Annotation of the claim of a clone: the strategy that CDI has chosen, by its name in a StorageProfile.
+pub(crate) const CLONE_TYPE_ANNOTATION: &str = "cdi.kubevirt.io/cloneType";
 /// Annotation of the claim of a host-assisted clone: NAMESPACE/NAME of the source.
 const CLONE_REQUEST_ANNOTATION: &str = "k8s.io/CloneRequest";
 

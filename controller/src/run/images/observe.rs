@@ -1,9 +1,9 @@
 //! Reads the input of a reconcile from the stores.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use berth_api::names::{CLONED_FROM_LABEL, TENANT_PREFIX};
-use berth_api::{ConditionReason, InfraConfig, TenantCluster};
+use berth_api::{CloneStrategy, ConditionReason, InfraConfig, TenantCluster};
 use berth_kubevirt_render::machines::{RenderContext, preloaded_images};
 use berth_runtime::watch::OptionalInformer;
 use kube::ResourceExt as _;
@@ -12,6 +12,7 @@ use super::reconcile::ImageReconciler;
 use crate::images::desired::{DesiredImage, DesiredImages, desired_images};
 use crate::images::key::ImageKey;
 use crate::images::observed::{ObservedCron, ObservedImages, ObservedVolume, image_of_import};
+use crate::images::usage::CLONE_TYPE_ANNOTATION;
 use crate::tenants::fault::Fault;
 use crate::tenants::policies_ready::policies_not_ready_reason;
 
@@ -131,7 +132,7 @@ impl ImageReconciler {
                 *count = count.saturating_add(1);
             }
         }
-        observed.clones = self.count_clones();
+        self.observe_clones(&mut observed);
         observed
     }
 
@@ -147,15 +148,17 @@ impl ImageReconciler {
         deleted.retain(|uid| present.contains(uid));
     }
 
-    fn count_clones(&self) -> BTreeMap<String, u32> {
-        let mut clones: BTreeMap<String, u32> = BTreeMap::new();
+    fn observe_clones(&self, observed: &mut ObservedImages) {
         for object in self.stores.clones.all() {
-            if let Some(image) = object.labels().get(CLONED_FROM_LABEL) {
-                let count = clones.entry(image.clone()).or_default();
-                *count = count.saturating_add(1);
+            let Some(image) = object.labels().get(CLONED_FROM_LABEL) else { continue };
+            let count = observed.clones.entry(image.clone()).or_default();
+            *count = count.saturating_add(1);
+            let strategy = object.annotations().get(CLONE_TYPE_ANNOTATION);
+            let strategy = strategy.and_then(|name| CloneStrategy::from_cdi_name(name));
+            if strategy == Some(CloneStrategy::HostAssisted) {
+                observed.copied.insert(image.clone());
             }
         }
-        clones
     }
 }
 

@@ -1,5 +1,6 @@
 //! Stores of the objects that golden images depend on. Kinds of CDI and of the snapshot controller may be missing.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_api::names::{
@@ -14,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 
 use crate::api_resource::api_resource;
-use crate::images::usage::IMPORT_CRON_LABEL;
+use crate::images::usage::{CLONE_TYPE_ANNOTATION, IMPORT_CRON_LABEL};
 
 /// Label of the temporary claims from which CDI moves the volume to the claim of a disk. They have the labels of the claim
 /// of the disk, which would be counted twice.
@@ -91,7 +92,7 @@ impl ImageStores {
             sources: start(source_resource(), Some(GOLDEN_IMAGE_LABEL), remove_managed_fields),
             crons: start(cron_resource(), Some(GOLDEN_IMAGE_LABEL), remove_managed_fields),
             imports: start(volume_resource(), Some(IMPORT_CRON_LABEL), keep_identity),
-            clones: start(claim_resource(), Some(clone_selector.as_str()), keep_identity),
+            clones: start(claim_resource(), Some(clone_selector.as_str()), keep_clone),
             grants: start(grant_resource(), Some(IMAGE_GRANT_LABEL), remove_managed_fields),
             storage_classes: start(
                 storage("storage.k8s.io", "StorageClass", "storageclasses"),
@@ -158,6 +159,14 @@ fn keep_identity(object: &mut DynamicObject) {
     }
 }
 
+/// Removes all fields of a claim but identity, labels, and the strategy of the clone.
+fn keep_clone(object: &mut DynamicObject) {
+    let annotations = object.metadata.annotations.take();
+    let strategy = annotations.and_then(|mut all| all.remove_entry(CLONE_TYPE_ANNOTATION));
+    keep_identity(object);
+    object.metadata.annotations = strategy.map(|entry| BTreeMap::from([entry]));
+}
+
 /// Removes the fields of a DataVolume that are not read: headers of the download may come from a Secret, and the progress
 /// changes often.
 fn trim_volume(object: &mut DynamicObject) {
@@ -207,11 +216,19 @@ mod tests {
     #[test]
     fn a_stored_clone_has_the_name_of_its_image() {
         let mut object: DynamicObject = serde_json::from_value(json!({
-            "metadata": {"name": "web-1", "labels": {"berth.dev/cloned-from": "image-1", "app": "x"}},
+            "metadata": {
+                "name": "web-1", "labels": {"berth.dev/cloned-from": "image-1", "app": "x"},
+                "annotations": {"cdi.kubevirt.io/cloneType": "copy", "other": "x"},
+            },
             "spec": {},
         }))
         .unwrap();
-        keep_identity(&mut object);
+        keep_clone(&mut object);
+        let annotations = object.metadata.annotations.unwrap_or_default();
+        assert_eq!(
+            annotations.into_iter().collect::<Vec<_>>(),
+            [("cdi.kubevirt.io/cloneType".to_owned(), "copy".to_owned())]
+        );
         let labels = object.metadata.labels.unwrap_or_default();
         assert_eq!(
             labels.into_iter().collect::<Vec<_>>(),
