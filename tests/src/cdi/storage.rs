@@ -21,16 +21,16 @@ use crate::kubevirt::provisioner::{
 /// Namespace and name of an object.
 type Key = (String, String);
 
-/// What a volume contains, and what has written it.
+/// Content of a volume, and the origin of the content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Volume {
     /// Image that was written to the volume, or empty.
     pub content: String,
-    /// What has written the content.
+    /// Origin of the content.
     pub origin: Origin,
 }
 
-/// What has written the content of a volume.
+/// Origin of the content of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
     /// The volume is empty.

@@ -17,7 +17,7 @@ pub(crate) struct Class {
     pub(crate) announced: &'static str,
     /// Strategy in CDI's annotation.
     pub(crate) of_cdi: &'static str,
-    /// What must have written the disks.
+    /// Origin that the content of the disks must have.
     pub(crate) origin: Origin,
     /// Reason of the condition GoldenImagesReady, if it is the only class.
     pub(crate) reason: Option<&'static str>,
@@ -111,7 +111,7 @@ impl Class {
         objects
     }
 
-    /// Returns what an administrator writes to the StorageProfile, which CDI creates for the class.
+    /// Returns the fields that an administrator writes to the StorageProfile, which CDI creates for the class.
     pub(crate) fn profile(&self) -> Value {
         json!({
             "apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "StorageProfile", "metadata": {"name": self.name},

@@ -107,7 +107,7 @@ pub(crate) fn disks(bed: &Testbed, machines: &[Value]) -> Vec<Disk> {
         .collect()
 }
 
-/// Returns the numbers of disks by what has written them.
+/// Returns the number of disks of each origin.
 pub(crate) fn count_origins(disks: &[Disk]) -> String {
     let mut counts: BTreeMap<Origin, usize> = BTreeMap::new();
     for disk in disks {
