@@ -25,7 +25,7 @@ use berth_tests::tenant_clusters::is_in_namespace;
 
 use testbed::Testbed;
 
-/// Machines of the first storage class, in `make faults-cluster` and otherwise.
+/// Machines of the first storage class, with `BERTH_FAULTS` and without.
 const MANY: u32 = 100;
 const FEW: u32 = 8;
 /// Machines of each other storage class.
