@@ -5,12 +5,7 @@
 //! simulated ([`berth_tests::cdi::Simulation`]). The simulated storage knows what each volume contains, and what has written
 //! it.
 
-#![expect(
-    clippy::panic,
-    clippy::print_stderr,
-    clippy::unwrap_used,
-    reason = "tests print what they found, and fail by panicking"
-)]
+#![expect(clippy::panic, clippy::unwrap_used, reason = "tests fail by panicking")]
 
 #[path = "cdi/classes.rs"]
 mod classes;
