@@ -38,6 +38,23 @@ pub(crate) async fn list_objects(
     Ok(false)
 }
 
+/// Checks that the objects of a kind can be listed, with a request for one of them.
+///
+/// # Errors
+/// Returns the error of the request.
+pub(crate) async fn probe_list(
+    client: &Client,
+    resource: &ApiResource,
+    namespace: &str,
+    label_selector: Option<&str>,
+) -> Result<(), CallError> {
+    let mut parameters = ListParams::default().limit(1);
+    parameters.label_selector = label_selector.map(str::to_owned);
+    let list = request_builder(resource, namespace).list(&parameters);
+    let list = list.map_err(kube::Error::BuildRequest)?;
+    with_timeout(client.request::<Value>(list)).await.map(drop)
+}
+
 /// Returns a builder of requests for a kind. `namespace` is empty for all namespaces, and for objects without one.
 pub(crate) fn request_builder(resource: &ApiResource, namespace: &str) -> Request {
     let namespace = Some(namespace).filter(|namespace| !namespace.is_empty());

@@ -12,8 +12,9 @@ use berth_api::{Problem, TenantCluster};
 use k8s_openapi::api::core::v1::Service;
 use serde_json::{Value, json};
 
-use crate::fleet::{InputObject, deserialize_object};
+use crate::fleet::InputObject;
 use berth_kubevirt_render::machines::RenderedMachine;
+use berth_views::deserialize_object;
 
 /// Prefix of the label by which Services from before version 0.3.0 select machines.
 const OLD_LABEL_PREFIX: &str = "cloud.kubevirt.io/";

@@ -90,26 +90,37 @@ pub(super) fn list_items(
         let config = config.map_err(|error| Failure { exit_code: EXIT_BAD_INPUT, error })?;
         let server = config.cluster_url.to_string();
         let client = Client::try_from(config).with_context(|| name)?;
-        let mut items = Vec::new();
-        let kinds = LISTED_KINDS.iter().map(|&(group, version, kind, plural, is_optional)| {
-            (api_resource(group, version, kind, plural), is_optional)
-        });
-        let for_drain = is_drain.then(|| (deployment_resource(), true));
-        for (resource, is_optional) in kinds.chain(for_drain) {
-            let result = if is_optional {
-                list_optional_kind(&client, &resource, &mut items, problems).await.map(drop)
-            } else {
-                list_kind(&client, &resource, &mut items).await
-            };
-            if let Err(error) = result {
-                return Err(list_failure(error, &server, &resource.plural));
-            }
-        }
-        if let Err(error) = list_reported_storage(&client, &mut items, problems).await {
-            return Err(list_failure(error, &server, "csistoragecapacities"));
-        }
-        Ok(items)
+        list_items_with_client(&client, &server, is_drain, problems).await
     })
+}
+
+/// Lists all objects that placement reads, as [`list_items`] does. `server` is the address of the API server, for
+/// messages.
+pub(super) async fn list_items_with_client(
+    client: &Client,
+    server: &str,
+    is_drain: bool,
+    problems: &mut Vec<Problem>,
+) -> Result<Vec<FleetItem>, Failure> {
+    let mut items = Vec::new();
+    let kinds = LISTED_KINDS.iter().map(|&(group, version, kind, plural, is_optional)| {
+        (api_resource(group, version, kind, plural), is_optional)
+    });
+    let for_drain = is_drain.then(|| (deployment_resource(), true));
+    for (resource, is_optional) in kinds.chain(for_drain) {
+        let result = if is_optional {
+            list_optional_kind(client, &resource, &mut items, problems).await.map(drop)
+        } else {
+            list_kind(client, &resource, &mut items).await
+        };
+        if let Err(error) = result {
+            return Err(list_failure(error, server, &resource.plural));
+        }
+    }
+    if let Err(error) = list_reported_storage(client, &mut items, problems).await {
+        return Err(list_failure(error, server, "csistoragecapacities"));
+    }
+    Ok(items)
 }
 
 fn list_failure(error: CallError, server: &str, plural: &str) -> Failure {

@@ -2,6 +2,7 @@
 
 mod check;
 mod input;
+pub mod kubectl;
 mod live;
 mod migrate;
 mod plan;
@@ -23,6 +24,7 @@ const EXAMPLES: &str = "  \
   berth-controller render -f machines.yaml            the VirtualMachine of a MachineDeployment
   berth-controller render --migrate -f cluster.yaml   patches for old load balancer Services
   berth-controller check --kubeconfig ~/.kube/config  problems of the infra cluster, with remedies
+  berth-controller hosts                              hosts, as kubectl berth shows them
   berth-controller crds | kubectl apply -f -
   berth-controller run --kubeconfig ~/.kube/config    the daemon
 ";
@@ -56,6 +58,8 @@ enum Command {
     Render(render::Arguments),
     Run(run::Arguments),
     Check(check::Arguments),
+    #[command(flatten)]
+    View(kubectl::Command),
     /// Print Berth's CustomResourceDefinitions as YAML
     #[command(after_help = "To install them:  berth-controller crds | kubectl apply -f -")]
     Crds,
@@ -84,6 +88,7 @@ pub fn main() -> ExitCode {
         Command::Render(arguments) => render::run(&arguments),
         Command::Run(arguments) => run::run(arguments),
         Command::Check(arguments) => check::run(&arguments),
+        Command::View(command) => command.run(),
         Command::Crds => print_crds(),
         Command::Completion { shell } => print(&pages::completion_script(Cli::command(), shell)),
         Command::Man { markdown: true } => print(&pages::markdown_reference(Cli::command())),

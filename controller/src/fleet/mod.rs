@@ -2,7 +2,6 @@
 
 mod collection;
 mod deployments;
-mod deserialize;
 mod drain_facts;
 mod kinds;
 mod machine;
@@ -16,7 +15,6 @@ mod tenants;
 mod yaml;
 
 pub use collection::Fleet;
-pub(crate) use deserialize::deserialize_object;
 pub use drain_facts::DrainFacts;
 pub use machine::FleetMachine;
 pub use machine_claims::{MachineClaim, pod_claims};

@@ -5,7 +5,6 @@ use berth_api::{HostProfile, InfraConfig, InfraNode, TenantCluster, VlanClaim};
 use k8s_openapi::api::core::v1;
 use serde_json::Value;
 
-use super::deserialize::deserialize_object;
 use super::drain_facts::{DrainFacts, deployment_fields};
 use super::kinds::{string_at, value_at};
 use super::machine::FleetMachine;
@@ -19,6 +18,7 @@ use berth_kubevirt_render::machines::controller_reference;
 use berth_kubevirt_render::machines::{
     MACHINE_DEPLOYMENT_GROUP, MACHINE_DEPLOYMENT_KIND, MachineDeployment,
 };
+use berth_views::deserialize_object;
 
 /// A parsed object and its source.
 #[derive(Debug)]

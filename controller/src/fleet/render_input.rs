@@ -4,13 +4,13 @@
 use berth_api::{InfraConfig, TenantCluster};
 use serde_json::Value;
 
-use super::deserialize::deserialize_object;
 use super::kinds;
 use super::stream::InputObject;
 use berth_api::Problem;
 use berth_kubevirt_render::machines::{
     MACHINE_DEPLOYMENT_GROUP, MACHINE_DEPLOYMENT_KIND, MachineDeployment, RenderContext,
 };
+use berth_views::deserialize_object;
 
 /// MachineDeployments to render, and the objects that their rendering reads.
 #[derive(Debug, Default)]

@@ -6,12 +6,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use berth_placement::rules::{
     ClaimVolume, InvalidField, StorageCapacityFields, StorageClassFields, UnboundClaim,
 };
+use berth_views::deserialize_object;
 use k8s_openapi::api::core::v1::{NodeSelector, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSIStorageCapacity, StorageClass};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde_json::Value;
 
-use super::deserialize::deserialize_object;
 use super::kinds::{group_of_api_version, string_at};
 use berth_api::Problem;
 

@@ -15,6 +15,8 @@ mod table;
 mod topology_scope;
 mod unplaced;
 mod usage;
+mod why;
+mod why_table;
 
 pub use add::{AddRequest, ParseAddError};
 pub use addition::AdditionResult;
@@ -27,6 +29,8 @@ pub use spread::{ControlPlaneDomain, ControlPlanes};
 pub use table::render;
 pub use unplaced::{HostRefusal, UnplacedVm};
 pub use usage::{HostUsage, ResourceUsage, ZoneUsage};
+pub use why::{Chosen, Placement, RankedHost, explain_placement};
+pub use why_table::{render_drain, render_placement};
 
 use build::Simulation;
 

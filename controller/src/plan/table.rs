@@ -60,7 +60,7 @@ pub fn render(plan: &Plan, style: Style, all: bool) -> String {
     out
 }
 
-fn write_heading(out: &mut String, style: Style, text: &str) {
+pub(super) fn write_heading(out: &mut String, style: Style, text: &str) {
     if !out.is_empty() {
         out.push('\n');
     }
@@ -69,7 +69,13 @@ fn write_heading(out: &mut String, style: Style, text: &str) {
 
 /// Appends a string, wrapped to the line width. The first line starts with `bullet`, which is `bullet_width` columns
 /// wide. The other lines are indented by the same number of columns.
-fn write_paragraph(out: &mut String, indent: &str, bullet: &str, bullet_width: usize, text: &str) {
+pub(super) fn write_paragraph(
+    out: &mut String,
+    indent: &str,
+    bullet: &str,
+    bullet_width: usize,
+    text: &str,
+) {
     let available_width = LINE_WIDTH.saturating_sub(indent.len() + bullet_width);
     for (at, part) in
         wrap_text(&replace_control_characters(text), available_width).iter().enumerate()
@@ -170,7 +176,7 @@ fn visible_width(text: &str) -> usize {
     count
 }
 
-fn format_bytes(count: u64) -> String {
+pub(super) fn format_bytes(count: u64) -> String {
     if count == 0 { "0".to_owned() } else { Bytes(count).to_human_readable() }
 }
 
@@ -303,7 +309,7 @@ fn write_placed_vm(out: &mut String, placed: &PlacedVm) {
 
 /// Formats the CPUs of a VM: the number of exclusive CPUs, or the request for shared CPUs if there are no exclusive
 /// CPUs.
-fn format_cpus(wants: &VmRequest) -> String {
+pub(super) fn format_cpus(wants: &VmRequest) -> String {
     if wants.pinned_cpus > 0 {
         wants.pinned_cpus.to_string()
     } else if wants.cpu_millis.is_multiple_of(1000) {
@@ -313,7 +319,7 @@ fn format_cpus(wants: &VmRequest) -> String {
     }
 }
 
-fn write_unplaced(out: &mut String, unplaced: &UnplacedVm, style: Style, verdict: &str) {
+pub(super) fn write_unplaced(out: &mut String, unplaced: &UnplacedVm, style: Style, verdict: &str) {
     write_heading(out, style, &format!("{} {verdict}", replace_control_characters(&unplaced.vm)));
     let wants = &unplaced.request;
     let exclusive = if wants.pinned_cpus > 0 { " exclusive" } else { "" };
@@ -346,7 +352,7 @@ fn write_unplaced(out: &mut String, unplaced: &UnplacedVm, style: Style, verdict
     }
 }
 
-fn write_drain(out: &mut String, drain: &DrainResult, style: Style) {
+pub(super) fn write_drain(out: &mut String, drain: &DrainResult, style: Style) {
     let host = replace_control_characters(&drain.host);
     if !drain.is_known {
         write_heading(out, style, &format!("the input contains no host {host}"));

@@ -49,7 +49,7 @@ pub async fn connect(
     count_request: impl Fn(&str) + Clone + Send + Sync + 'static,
 ) -> anyhow::Result<Connection> {
     let mut certificate = None;
-    let mut config = match kubeconfig {
+    let config = match kubeconfig {
         Some(path) => {
             let name = path.display();
             let config =
@@ -66,6 +66,48 @@ pub async fn connect(
             )
         })?,
     };
+    create_connection(config, certificate, count_request)
+}
+
+/// Returns a client with the permissions of the user of a command, and the namespace of the context. The kubeconfig is
+/// found as by kubectl: the file `kubeconfig`, or else the files in the variable `KUBECONFIG`, or else
+/// `~/.kube/config`. In a pod without these files, the pod's ServiceAccount is used. `context` is the name of a context
+/// of the kubeconfig; without it, the current context is used.
+///
+/// # Errors
+///
+/// Returns an error if the kubeconfig cannot be read, or has no such context.
+pub async fn connect_as_user(
+    kubeconfig: Option<&Path>,
+    context: Option<&str>,
+) -> anyhow::Result<(Connection, String)> {
+    let options =
+        KubeConfigOptions { context: context.map(str::to_owned), ..KubeConfigOptions::default() };
+    let config = match (kubeconfig, context) {
+        (Some(path), _) => {
+            let name = path.display();
+            let read =
+                Kubeconfig::read_from(path).with_context(|| format!("--kubeconfig {name}"))?;
+            let config = Config::from_custom_kubeconfig(read, &options).await;
+            config.with_context(|| format!("--kubeconfig {name}"))?
+        }
+        (None, Some(context)) => {
+            let config = Config::from_kubeconfig(&options).await;
+            config.with_context(|| format!("--context {context}"))?
+        }
+        (None, None) => Config::infer()
+            .await
+            .context("no cluster is configured: set KUBECONFIG, or specify --kubeconfig FILE")?,
+    };
+    let namespace = config.default_namespace.clone();
+    Ok((create_connection(config, None, |_| {})?, namespace))
+}
+
+fn create_connection(
+    mut config: Config,
+    certificate: Option<Validity>,
+    count_request: impl Fn(&str) + Clone + Send + Sync + 'static,
+) -> anyhow::Result<Connection> {
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     // No read timeout is needed: watches detect a dead connection by an idle timeout, and each call has a time limit.
     config.read_timeout = None;

@@ -1,5 +1,8 @@
 //! Kinds of objects that the views read.
 
+use berth_api::names::MACHINE_LABEL;
+use serde_json::Value;
+
 /// A kind of objects that the views read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
@@ -61,6 +64,29 @@ impl Kind {
         }
     }
 
+    /// Returns the kind of an object; `None` for kinds and pods that no view reads.
+    #[must_use]
+    pub fn of(object: &Value) -> Option<Self> {
+        let text = |field: &str| object.get(field).and_then(Value::as_str).unwrap_or_default();
+        let group = text("apiVersion").split_once('/').map_or("", |(group, _)| group);
+        let mut all = Self::ALL.into_iter();
+        let kind = all.find(|kind| {
+            let [kind_group, _, kind_name, _] = kind.resource();
+            kind_group == group && kind_name == text("kind")
+        })?;
+        let has_label = |key: &str, value: Option<&str>| {
+            let labels = object.get("metadata").and_then(|metadata| metadata.get("labels"));
+            let found = labels.and_then(|labels| labels.get(key)?.as_str());
+            found.is_some() && value.is_none_or(|value| found == Some(value))
+        };
+        let is_selected = match kind {
+            Self::LauncherPod => has_label("kubevirt.io", Some("virt-launcher")),
+            Self::MachineService => has_label(MACHINE_LABEL, None),
+            _ => true,
+        };
+        is_selected.then_some(kind)
+    }
+
     /// Returns true if the objects are in namespaces.
     #[must_use]
     pub const fn is_namespaced(self) -> bool {
@@ -85,7 +111,7 @@ impl Kind {
     pub const fn label_selector(self) -> Option<&'static str> {
         match self {
             Self::LauncherPod => Some("kubevirt.io=virt-launcher"),
-            Self::MachineService => Some("berth.dev/machine"),
+            Self::MachineService => Some(MACHINE_LABEL),
             _ => None,
         }
     }

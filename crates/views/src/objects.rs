@@ -96,6 +96,8 @@ pub struct InstanceFields {
     pub hardware: Hardware,
     /// Addresses in `status.interfaces`, without loopback and link-local addresses.
     pub addresses: Vec<IpAddr>,
+    /// True if the first network of the VM is the pod network.
+    pub has_pod_network: bool,
     /// True if a live migration is in progress.
     pub is_migrating: bool,
     pub conditions: Vec<ObjectCondition>,
@@ -311,6 +313,9 @@ impl InstanceFields {
             host: text(object, &["status", "nodeName"]),
             hardware: at(object, &["spec"]).map(Hardware::read).unwrap_or_default(),
             addresses: addresses.collect(),
+            has_pod_network: items(object, &["spec", "networks"])
+                .next()
+                .is_some_and(|network| network.get("pod").is_some()),
             is_migrating,
             conditions: conditions(object),
             created: created(object),

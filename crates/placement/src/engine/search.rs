@@ -37,21 +37,11 @@ impl Engine {
         request: &Request,
         candidates: Option<&[HostId]>,
     ) -> Option<(HostId, Admission)> {
-        let mut classes = std::mem::take(&mut self.request_classes);
         let mut scratch = std::mem::take(&mut self.search_buffers);
         let mut compared = std::mem::take(&mut self.compared_hosts);
-        if self.host_order.update() {
-            classes.reset_scores();
-        }
-        let (mut at, mut key) = (request.class_index, Arc::clone(&request.class_key));
-        if classes.get_mut(at, &key).is_none() {
-            // The class was evicted, because other classes were used more recently: add it again.
-            (at, key) = classes.find_or_insert(RequestClassKey::clone(&key), &request.rules);
-        }
-        let found = classes.get_mut(at, &key).and_then(|(class, fit)| {
-            self.update_class_scores(class, fit);
+        let found = self.with_scored_class(request, |engine, class| {
             let mut refused = Vec::new();
-            let found = self.search_host(
+            let found = engine.search_host(
                 request,
                 &mut class.scores,
                 candidates,
@@ -66,11 +56,58 @@ impl Engine {
             }
             found
         });
-        self.request_classes = classes;
         self.search_buffers = scratch;
         compared.clear();
         self.compared_hosts = compared;
-        found
+        found.flatten()
+    }
+
+    /// Returns all hosts that accept a pod, with their points, the best host first. A host with fewer points is better.
+    /// The first host is that of [`Self::choose_host`], unless the pod has preferences about many other pods.
+    pub fn ranked_hosts(&mut self, request: &Request) -> Vec<(HostId, i64)> {
+        let ranked = self.with_scored_class(request, |engine, class| {
+            let filter = engine.cluster.pod_filter(&request.rules);
+            let preference_scores = filter.pod_preference_scores();
+            let mut ranked = Vec::new();
+            for (rank, host) in engine.host_order.numbers().enumerate() {
+                let (score, host) = (class.scores.get(rank), HostId::from_index(host));
+                let accepts = score != UNSUITABLE
+                    && filter.allows_by_pods(host)
+                    && engine.evaluate_host(request, host).is_some();
+                if accepts {
+                    let by_pods = preference_scores.as_ref().map_or(0, |scores| {
+                        score::pod_preference_points(&scores.score_for_host(host))
+                    });
+                    ranked.push((i64::from(score) + by_pods, rank, host));
+                }
+            }
+            ranked.sort_unstable_by_key(|(points, rank, _)| (*points, *rank));
+            ranked.into_iter().map(|(points, _, host)| (host, points)).collect()
+        });
+        ranked.unwrap_or_default()
+    }
+
+    /// Calls `work` with the engine and the request class of a pod, whose scores are up to date.
+    fn with_scored_class<T>(
+        &mut self,
+        request: &Request,
+        work: impl FnOnce(&Self, &mut RequestClass) -> T,
+    ) -> Option<T> {
+        let mut classes = std::mem::take(&mut self.request_classes);
+        if self.host_order.update() {
+            classes.reset_scores();
+        }
+        let (mut at, mut key) = (request.class_index, Arc::clone(&request.class_key));
+        if classes.get_mut(at, &key).is_none() {
+            // The class was evicted, because other classes were used more recently: add it again.
+            (at, key) = classes.find_or_insert(RequestClassKey::clone(&key), &request.rules);
+        }
+        let result = classes.get_mut(at, &key).map(|(class, fit)| {
+            self.update_class_scores(class, fit);
+            work(self, class)
+        });
+        self.request_classes = classes;
+        result
     }
 
     fn search_host(

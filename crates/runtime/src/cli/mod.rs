@@ -1,5 +1,6 @@
-//! Exit codes, output, colour, completion and manual pages of all command lines.
+//! Exit codes, output, tables, colour, completion and manual pages of all command lines.
 
+pub mod columns;
 pub mod pages;
 pub mod style;
 pub mod text;

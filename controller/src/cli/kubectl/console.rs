@@ -1,0 +1,59 @@
+//! Command `console`.
+
+use std::process::ExitCode;
+
+use berth_runtime::cli::{Failure, print_error};
+use berth_views::Kind;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::arguments::ScopeArguments;
+use super::read::Session;
+use super::stream::{attach_terminal, open};
+use super::target::find_machine;
+use super::terminal::RawMode;
+
+/// Kinds in which machines are found.
+pub(super) const MACHINE_KINDS: [Kind; 3] =
+    [Kind::VirtualMachine, Kind::VirtualMachineInstance, Kind::LauncherPod];
+/// Ctrl-], which ends the console.
+const ESCAPE: u8 = 0x1d;
+
+/// Open the serial console of a machine; Ctrl-] ends it
+///
+/// The console is a WebSocket through the API server to KubeVirt. It needs the permission for the subresource
+/// `virtualmachineinstances/console` of `subresources.kubevirt.io`. KubeVirt ends the console of another user.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    kubectl berth console web-1 -n cluster-bank\n  \
+    kubectl berth console cluster-bank/web-1")]
+pub(super) struct Arguments {
+    /// Machine: NAME or NAMESPACE/NAME
+    #[arg(value_name = "[NAMESPACE/]NAME")]
+    name: String,
+    #[command(flatten)]
+    scope: ScopeArguments,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let session = Session::open_scope(&arguments.scope).await?;
+        let snapshot = session.read(&MACHINE_KINDS).await?;
+        let machine =
+            find_machine(&snapshot, &arguments.name, arguments.scope.namespace.as_deref())?;
+        let stream = open(&session, &machine, "console").await?;
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut hang_up = signal(SignalKind::hangup())?;
+        print_error(&format!("connected to the console of {machine}; Ctrl-] ends it"));
+        let raw_mode = RawMode::enable()?;
+        let ended = tokio::select! {
+            ended = attach_terminal(stream, Some(ESCAPE)) => ended,
+            _ = terminate.recv() => Ok(()),
+            _ = hang_up.recv() => Ok(()),
+        };
+        drop(raw_mode);
+        print_error("");
+        ended?;
+        Ok(ExitCode::SUCCESS)
+    })
+}

@@ -1,0 +1,160 @@
+//! Reads the objects of a view: from the cluster with the permissions of the user, or from files.
+
+use std::cell::RefCell;
+use std::path::PathBuf;
+
+use berth_api::Problem;
+use berth_runtime::call::CallError;
+use berth_runtime::cli::{EXIT_BAD_INPUT, EXIT_UNREACHABLE, Failure};
+use berth_runtime::client::{Connection, connect_as_user};
+use berth_views::{Kind, Snapshot};
+use futures::future::try_join_all;
+use kube::Client;
+use kube::api::ApiResource;
+
+use super::arguments::{ClusterArguments, ScopeArguments};
+use crate::api_resource::api_resource;
+use crate::cli::input::for_each_input_object;
+use crate::list::{list_objects, probe_list};
+
+/// A client with the permissions of the user, and the namespaces that a command reads.
+pub(super) struct Session {
+    pub(super) client: Client,
+    /// Host name and port of the API server, for messages.
+    pub(super) server: String,
+    /// Namespace that the user specifies; `None` for all namespaces.
+    pub(super) namespace: Option<String>,
+    /// Namespace of the context, which is read if all namespaces are not permitted.
+    pub(super) default_namespace: String,
+}
+
+impl Session {
+    /// Connects to the cluster of the arguments.
+    pub(super) async fn open(
+        cluster: &ClusterArguments,
+        namespace: Option<&str>,
+    ) -> Result<Self, Failure> {
+        let connected =
+            connect_as_user(cluster.kubeconfig.as_deref(), cluster.context.as_deref()).await;
+        let (connection, default_namespace) =
+            connected.map_err(|error| Failure { exit_code: EXIT_BAD_INPUT, error })?;
+        let Connection { client, server: (host, port), .. } = connection;
+        Ok(Self {
+            client,
+            server: format!("{host}:{port}"),
+            namespace: namespace.map(str::to_owned),
+            default_namespace,
+        })
+    }
+
+    pub(super) async fn open_scope(scope: &ScopeArguments) -> Result<Self, Failure> {
+        Self::open(&scope.cluster, scope.namespace.as_deref()).await
+    }
+
+    /// Lists objects of these kinds. A kind that the user may not list, or that is not installed, is recorded in the
+    /// snapshot.
+    pub(super) async fn read(&self, kinds: &[Kind]) -> Result<Snapshot, Failure> {
+        let snapshot = RefCell::new(Snapshot::default());
+        let lists = kinds.iter().map(|kind| self.read_kind(*kind, &snapshot));
+        try_join_all(lists).await?;
+        Ok(snapshot.into_inner())
+    }
+
+    async fn read_kind(&self, kind: Kind, snapshot: &RefCell<Snapshot>) -> Result<(), Failure> {
+        let namespace = self.namespace.as_deref().filter(|_| kind.is_namespaced());
+        let Err(error) = self.list(kind, namespace, snapshot).await else { return Ok(()) };
+        let reason = self.refusal(kind, error)?;
+        let fallback = self.fallback_namespace(kind, &reason);
+        let fallback = match fallback {
+            Some(other) => self.list(kind, Some(other), snapshot).await.ok().and(Some(other)),
+            None => None,
+        };
+        snapshot.borrow_mut().set_unread(kind, fallback, reason.message);
+        Ok(())
+    }
+
+    /// Returns the namespace of the context if objects in all namespaces are refused, and it may be permitted.
+    pub(super) fn fallback_namespace(&self, kind: Kind, refusal: &Refusal) -> Option<&str> {
+        let may_be_permitted =
+            kind.is_namespaced() && self.namespace.is_none() && refusal.is_forbidden;
+        may_be_permitted.then_some(self.default_namespace.as_str())
+    }
+
+    async fn list(
+        &self,
+        kind: Kind,
+        namespace: Option<&str>,
+        snapshot: &RefCell<Snapshot>,
+    ) -> Result<(), CallError> {
+        let visit = |object| snapshot.borrow_mut().add(kind, &object);
+        let namespace = namespace.unwrap_or_default();
+        let (resource, selector) = (resource(kind), kind.label_selector());
+        // A list without some of the objects would be wrong, so there is no limit.
+        list_objects(&self.client, &resource, namespace, selector, usize::MAX, visit).await?;
+        Ok(())
+    }
+
+    /// Checks that the objects of a kind can be listed, with a request for one of them. Returns the reason if not.
+    pub(super) async fn probe(
+        &self,
+        kind: Kind,
+        namespace: Option<&str>,
+    ) -> Result<Option<Refusal>, Failure> {
+        let (resource, selector) = (resource(kind), kind.label_selector());
+        let namespace = namespace.unwrap_or_default();
+        match probe_list(&self.client, &resource, namespace, selector).await {
+            Ok(()) => Ok(None),
+            Err(error) => self.refusal(kind, error).map(Some),
+        }
+    }
+
+    /// Returns the reason why the API server refuses a kind.
+    ///
+    /// # Errors
+    /// Returns an error if the API server does not answer.
+    fn refusal(&self, kind: Kind, error: CallError) -> Result<Refusal, Failure> {
+        let [group, version, ..] = kind.resource();
+        match error.status() {
+            Some(status) if status.code == 403 => {
+                Ok(Refusal { is_forbidden: true, message: status.message.clone() })
+            }
+            Some(status) if status.code == 404 => {
+                let message = format!("the API server does not serve {group}/{version}");
+                Ok(Refusal { is_forbidden: false, message })
+            }
+            Some(status) if status.code == 401 => Err(self.unreachable(error)),
+            Some(status) => Ok(Refusal { is_forbidden: false, message: status.message.clone() }),
+            None => Err(self.unreachable(error)),
+        }
+    }
+
+    fn unreachable(&self, error: CallError) -> Failure {
+        let error = anyhow::Error::from(error).context(format!("API server {}", self.server));
+        Failure { exit_code: EXIT_UNREACHABLE, error }
+    }
+}
+
+/// Reason why the API server refuses a list.
+pub(super) struct Refusal {
+    /// True if the user lacks the permission.
+    is_forbidden: bool,
+    pub(super) message: String,
+}
+
+pub(super) fn resource(kind: Kind) -> ApiResource {
+    let [group, version, kind, plural] = kind.resource();
+    api_resource(group, version, kind, plural)
+}
+
+/// Reads objects from files, folders and standard input. Objects of kinds that no view reads are ignored.
+pub(super) fn read_files(paths: &[PathBuf]) -> Result<(Snapshot, Vec<Problem>), Failure> {
+    let (mut snapshot, mut problems) = (Snapshot::default(), Vec::new());
+    for path in paths {
+        for found in for_each_input_object(path, &mut problems, |found| found)? {
+            if let Some(kind) = Kind::of(&found.object) {
+                snapshot.add(kind, &found.object);
+            }
+        }
+    }
+    Ok((snapshot, problems))
+}

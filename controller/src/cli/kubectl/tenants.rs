@@ -1,0 +1,160 @@
+//! Command `tenants`.
+
+use std::process::ExitCode;
+
+use berth_runtime::cli::Failure;
+use berth_runtime::cli::columns::{Cell, Column};
+use berth_views::tenants::{self, TenantDetail, TenantRow};
+use berth_views::{Kind, Snapshot};
+use serde::Serialize;
+
+use super::arguments::ListArguments;
+use super::host::{condition_table, push_issues};
+use super::machines::machine_table;
+use super::output::{TableOptions, issue_count, push_paragraph, severe};
+use super::show::{NotFound, View, show};
+
+/// List the tenants: network, machines, hosts and addresses; with a name, show one tenant
+///
+/// MACHINES are the ready ones, of the desired number. HOSTS are those on which the network of the tenant is ready, of those
+/// that the tenant selects. ADDRESSES are the allocated ones, of all in its prefixes.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    kubectl berth tenants                  all tenants\n  \
+    kubectl berth tenants bank             one tenant: conditions, machines, and what to do\n  \
+    kubectl berth tenants -o json | jq '.tenants[] | select(.ready != \"True\")'")]
+pub(super) struct Arguments {
+    /// Name of a tenant
+    name: Option<String>,
+    #[command(flatten)]
+    list: ListArguments,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    match &arguments.name {
+        Some(name) => show(&TenantView { name }, &arguments.list),
+        None => show(&TenantsView, &arguments.list),
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct Tenants {
+    tenants: Vec<TenantRow>,
+}
+
+struct TenantsView;
+
+impl View for TenantsView {
+    type Data = Tenants;
+
+    fn kinds(&self) -> &[Kind] {
+        &tenants::KINDS
+    }
+
+    fn data(&self, snapshot: &Snapshot) -> Result<Tenants, NotFound> {
+        Ok(Tenants { tenants: tenants::rows(snapshot) })
+    }
+
+    fn format(&self, data: &Tenants, options: TableOptions) -> String {
+        if data.tenants.is_empty() {
+            return "no tenant: create a TenantCluster (examples/tenants.yaml)\n".to_owned();
+        }
+        let mut columns = vec![
+            Column::flexible("NAME", 10),
+            Column::text("READY"),
+            Column::flexible("NETWORK", 7),
+            Column::text("VLAN"),
+            Column::number("MACHINES"),
+            Column::number("HOSTS"),
+            Column::number("ADDRESSES"),
+            Column::number("ISSUES"),
+        ];
+        if options.is_wide {
+            columns.extend(["REASON", "NAMESPACE", "MTU"].map(Column::text));
+        }
+        let rows: Vec<_> = data.tenants.iter().map(|row| cells(row, options.is_wide)).collect();
+        options.table(&columns, &rows)
+    }
+}
+
+fn cells(row: &TenantRow, is_wide: bool) -> Vec<Cell> {
+    let id =
+        row.vlan.map(|vlan| vlan.to_string()).or_else(|| row.vni.map(|vni| format!("VNI {vni}")));
+    let ready = row.ready.map(|ready| ready.to_string()).unwrap_or_default();
+    let addresses = row.addresses.map(|all| {
+        let total = all.allocated.saturating_add(all.quarantined).saturating_add(all.free);
+        format!("{}/{total}", all.allocated)
+    });
+    let mut cells = vec![
+        Cell::new(&row.name),
+        severe(&ready, row.severity),
+        Cell::from(row.network.as_ref()),
+        Cell::from(id),
+        Cell::from(row.machines.map(|all| format!("{}/{}", all.ready, all.desired))),
+        Cell::from(row.hosts.map(|all| format!("{}/{}", all.ready, all.selected))),
+        Cell::from(addresses),
+        issue_count(&row.issues),
+    ];
+    if is_wide {
+        cells.extend([Cell::new(&row.reason), Cell::new(&row.namespace), Cell::from(row.mtu)]);
+    }
+    cells
+}
+
+#[derive(Debug, Serialize)]
+struct Tenant {
+    tenant: TenantDetail,
+}
+
+struct TenantView<'a> {
+    name: &'a str,
+}
+
+impl View for TenantView<'_> {
+    type Data = Tenant;
+
+    fn kinds(&self) -> &[Kind] {
+        &tenants::DETAIL_KINDS
+    }
+
+    fn data(&self, snapshot: &Snapshot) -> Result<Tenant, NotFound> {
+        let tenant = tenants::detail(snapshot, self.name).ok_or_else(|| NotFound {
+            kind: "tenant",
+            name: self.name.to_owned(),
+            command: "kubectl berth tenants",
+        })?;
+        Ok(Tenant { tenant })
+    }
+
+    fn format(&self, data: &Tenant, options: TableOptions) -> String {
+        let tenant = &data.tenant;
+        let mut out = String::new();
+        let ready = tenant.row.ready.map_or_else(
+            || "not reconciled yet".to_owned(),
+            |ready| format!("Ready {ready} ({})", tenant.row.reason),
+        );
+        let title = format!("{}: {ready}", tenant.row.name);
+        options.push_heading(&mut out, &berth_runtime::cli::text::to_single_line(&title));
+        push_paragraph(&mut out, "  ", &format!("namespace: {}", tenant.row.namespace));
+        for prefix in &tenant.prefixes {
+            let text = format!(
+                "addresses of {}: {} allocated, {} in quarantine, {} free",
+                prefix.cidr, prefix.allocated, prefix.quarantined, prefix.free
+            );
+            push_paragraph(&mut out, "  ", &text);
+        }
+        for host in &tenant.not_ready_hosts {
+            push_paragraph(&mut out, "  ! ", &format!("host {}: {}", host.name, host.message));
+        }
+        if !tenant.conditions.is_empty() {
+            options.push_heading(&mut out, "Conditions");
+            out += &condition_table(&tenant.conditions, options);
+        }
+        if !tenant.machine_rows.is_empty() {
+            options.push_heading(&mut out, "Machines");
+            out += &machine_table(&tenant.machine_rows, options);
+        }
+        push_issues(&mut out, &tenant.row.issues, options);
+        out
+    }
+}

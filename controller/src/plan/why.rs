@@ -1,0 +1,103 @@
+//! Explains the placement of one VM: the host on which it runs or would be placed, the points of that host and of others,
+//! and the reasons for which all other hosts refuse it.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::build::{PendingVm, Simulation};
+use super::placed_vm::PlacedVm;
+use super::unplaced::{HostRefusal, UnplacedVm, explain};
+use crate::fleet::Fleet;
+
+/// Maximum number of hosts that are listed with their points.
+const MAX_RANKED_HOSTS: usize = 5;
+
+/// Explanation of the placement of one VM.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase", tag = "state")]
+pub enum Placement {
+    /// The VM is on a host.
+    Placed(Chosen),
+    /// The VM has no host yet, and a host accepts it.
+    Pending(Chosen),
+    /// No host accepts the VM.
+    Unplaced(UnplacedVm),
+}
+
+/// A VM with its host, and the hosts that were compared.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Chosen {
+    #[serde(flatten)]
+    pub placed: PlacedVm,
+    /// Hosts that accept the VM now, the best first. If the VM is on a host, as if it were not there.
+    pub ranked: Vec<RankedHost>,
+    /// Number of hosts that accept the VM.
+    pub accepting: usize,
+    /// Reasons for which the other hosts refuse the VM.
+    #[serde(rename = "refused")]
+    pub refusals: Vec<HostRefusal>,
+}
+
+/// A host with its points for a VM. Of several hosts, the engine chooses the one with the fewest points.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RankedHost {
+    pub host: String,
+    pub points: i64,
+}
+
+/// Explains the placement of the VM or the pod with this namespace and name. Other pending VMs are not placed before it.
+/// Returns `None` if the fleet has no such VM that runs or should run.
+#[must_use]
+pub fn explain_placement(fleet: &Fleet, name: &str) -> Option<Placement> {
+    let mut simulation = Simulation::build(fleet, None);
+    let pending = std::mem::take(&mut simulation.pending);
+    if let Some(vm) = pending.into_iter().find(|vm| vm.name == name) {
+        return Some(simulation.explain_pending(fleet, &vm));
+    }
+    let (uid, _) = simulation.pod_names.iter().find(|(_, vm)| *vm == name)?;
+    let uid = uid.clone();
+    simulation.explain_placed(fleet, name, &uid)
+}
+
+impl Simulation {
+    fn explain_pending(&mut self, fleet: &Fleet, vm: &PendingVm) -> Placement {
+        let (ranked, accepting) = self.ranked_hosts(vm);
+        let unplaced = explain(fleet, &self.engine, vm);
+        let minimum = self.engine.control_plane_spread().minimum();
+        match self.engine.place_pod(&vm.request, None) {
+            Some(host) => Placement::Pending(Chosen {
+                placed: self.placed_vm(vm, host, minimum),
+                ranked,
+                accepting,
+                refusals: unplaced.refusals,
+            }),
+            None => Placement::Unplaced(unplaced),
+        }
+    }
+
+    fn explain_placed(&mut self, fleet: &Fleet, name: &str, uid: &str) -> Option<Placement> {
+        let host = self.engine.host_of_pod(uid)?;
+        let request = self.engine.pods_on_host(host).find(|request| request.uid() == uid)?.clone();
+        let vm = PendingVm { name: name.to_owned(), request };
+        let minimum = self.engine.control_plane_spread().minimum();
+        let placed = self.placed_vm(&vm, host, minimum);
+        // The hosts are compared as if the VM were not on its host.
+        self.engine.remove_pod(uid);
+        self.engine.remove_allocations(host, &[Arc::from(uid)]);
+        let (ranked, accepting) = self.ranked_hosts(&vm);
+        let refusals = explain(fleet, &self.engine, &vm).refusals;
+        Some(Placement::Placed(Chosen { placed, ranked, accepting, refusals }))
+    }
+
+    /// Returns the best hosts with their points, and the number of all hosts that accept the VM.
+    fn ranked_hosts(&mut self, vm: &PendingVm) -> (Vec<RankedHost>, usize) {
+        let ranked = self.engine.ranked_hosts(&vm.request);
+        let name = |host| self.engine.reported_host(host).map(|facts| facts.name.clone());
+        let best = ranked.iter().take(MAX_RANKED_HOSTS);
+        let best = best
+            .filter_map(|(host, points)| Some(RankedHost { host: name(*host)?, points: *points }));
+        (best.collect(), ranked.len())
+    }
+}
