@@ -63,7 +63,7 @@ crds:  ## generate deploy/crds from the Rust types
 	$(CARGO) run --locked -p berth-api --example crdgen deploy/crds
 
 samples:  ## update the samples of the README, docs/checks.md, docs/preflight.md and the command-line references
-	BERTH_UPDATE=1 $(CARGO) test --locked -p berth-agent -p berth-controller --test readme --test cli
+	BERTH_UPDATE=1 $(CARGO) test --locked -p berth-agent -p berth-controller --test readme --test cli --test kubectl
 
 # Runs a benchmark with these arguments. It exits with 1 if it misses a goal, which its result states: the next benchmarks run
 # nevertheless.
@@ -141,6 +141,8 @@ image:  ## build the container images as archives: target/berth-agent-image.tar,
 	    ./deploy/image.sh target/static-dist/berth-$$program berth-$$program:$(VERSION) target/berth-$$program-image.tar || exit 1; \
 	done
 
-deb: dist  ## build the Debian package from the agent of `make dist`
+deb: dist  ## build the Debian packages: the agent of `make dist`, and berth-controller with kubectl-berth
 	./tests/setup.sh cargo-deb=cargo:cargo-deb
+	$(CARGO) build --locked --profile dist -p berth-controller
 	CARGO="$(CARGO)" ./systemd/package.sh dist-agent
+	CARGO="$(CARGO)" ./systemd/package-controller.sh dist

@@ -10,13 +10,14 @@ use crate::repository;
 
 /// Crates below `crates/` that compute results from their input only: their Cargo.toml has no dependency that allows
 /// input or output. The name of each package has the prefix `berth-`.
-pub const PURE_CRATES: [&str; 6] = [
+pub const PURE_CRATES: [&str; 7] = [
     "dhcp-responder",
     "extender",
     "kubelet-admission",
     "kubevirt-render",
     "placement",
     "trunk-probe",
+    "views",
 ];
 
 /// One file: its path from the top of the repository, and its text.

@@ -225,7 +225,7 @@ fn machines(snapshot: &Snapshot, host: &str, infra: Option<&InfraNode>) -> Vec<H
             let pod_vm = snapshot.pods.get(&pod).and_then(|pod| pod.vm.as_ref());
             pod.namespace == name.namespace && pod_vm == Some(&name.name)
         });
-        let (mut cpus, mut zones) = (CpuSet::default(), Vec::new());
+        let (mut cpus, mut zones) = (CpuSet::default(), Vec::<u32>::new());
         for allocation in own {
             cpus = cpus.union(&allocation.cpus.clone().unwrap_or_default());
             zones.extend(&allocation.zones);

@@ -138,13 +138,15 @@ pub fn tenant_of_namespace(namespace: &str) -> Option<&str> {
     namespace.strip_prefix(TENANT_PREFIX).filter(|tenant| !tenant.is_empty())
 }
 
-/// Returns the rows of the machines that `filter` selects, sorted by namespace and name. A VirtualMachineInstance without
-/// a VirtualMachine is a machine too.
+/// Returns the rows of the machines that `filter` selects, sorted by namespace and name. A VirtualMachineInstance or a
+/// launcher pod without a VirtualMachine is a machine too.
 #[must_use]
 pub fn rows(snapshot: &Snapshot, filter: &MachineFilter) -> Vec<MachineRow> {
     let index = MachineIndex::new(snapshot);
-    let names: BTreeSet<&ObjectName> =
+    let mut names: BTreeSet<&ObjectName> =
         snapshot.machines.keys().chain(snapshot.instances.keys()).collect();
+    let of_pods: BTreeSet<ObjectName> = index.names().collect();
+    names.extend(&of_pods);
     let rows = names.into_iter().map(|name| index.row(name));
     rows.filter(|row| filter.selects(row)).collect()
 }
@@ -178,6 +180,11 @@ impl<'s> MachineIndex<'s> {
         Self { snapshot, pods, addresses }
     }
 
+    /// Returns the names of the VMs of all launcher pods.
+    fn names(&self) -> impl Iterator<Item = ObjectName> {
+        self.pods.keys().map(|(namespace, vm)| ObjectName::new(*namespace, *vm))
+    }
+
     /// Returns the state of a machine.
     pub(crate) fn state(&self, name: &ObjectName) -> MachineState {
         self.observed(name).state()
@@ -190,7 +197,8 @@ impl<'s> MachineIndex<'s> {
         Observed {
             machine: self.snapshot.machines.get(name),
             instance: self.snapshot.instances.get(name),
-            unscheduled,
+            bound: pods().find(|pod| pod.host.is_some()),
+            unscheduled: pods().find(|pod| pod.host.is_none() && !pod.is_deleting),
         }
     }
 
@@ -221,7 +229,10 @@ impl<'s> MachineIndex<'s> {
             state,
             severity: observed.severity(state),
             status: observed.status().to_owned(),
-            host: instance.and_then(|one| one.host.clone()),
+            host: match instance {
+                Some(instance) => instance.host.clone(),
+                None => observed.bound.and_then(|pod| pod.host.clone()),
+            },
             class: either(|one| &one.class, |one| &one.class),
             vcpus,
             memory,
@@ -241,6 +252,8 @@ impl<'s> MachineIndex<'s> {
 struct Observed<'s> {
     machine: Option<&'s MachineFields>,
     instance: Option<&'s InstanceFields>,
+    /// Launcher pod that has a host.
+    bound: Option<&'s PodFields>,
     /// Launcher pod that has no host.
     unscheduled: Option<&'s PodFields>,
 }
@@ -273,6 +286,11 @@ impl<'s> Observed<'s> {
             MachineState::Unschedulable
         } else if self.instance.is_some_and(|one| !one.is_terminal()) {
             MachineState::Starting
+        } else if let (None, None, Some(pod)) = (self.machine, self.instance, self.bound) {
+            match pod.phase.as_str() {
+                "Running" => MachineState::Running,
+                _ => MachineState::Starting,
+            }
         } else {
             match self.machine {
                 Some(machine) if machine.is_halted => MachineState::Stopped,

@@ -87,21 +87,22 @@ pub fn rows(snapshot: &Snapshot) -> Vec<NetworkRow> {
             networks.entry(&status.name).or_default().add_status(host, status, port.as_deref());
         }
     }
-    for tenant in snapshot.tenants.values() {
-        for network in &tenant.spec.network {
-            let collected = networks.entry(&network.name).or_default();
-            collected.row.tenants = collected.row.tenants.saturating_add(1);
-        }
+    for network in snapshot.tenants.values().filter_map(|tenant| tenant.spec.network.as_ref()) {
+        let collected = networks.entry(&network.name).or_default();
+        collected.row.tenants = collected.row.tenants.saturating_add(1);
     }
     for pool in snapshot.config.iter().flat_map(|config| &config.vlan_pools) {
         let collected = networks.entry(&pool.network).or_default();
-        let ids = pool.ranges.iter().flat_map(|range| range.ids().iter());
-        let pool = collected.pool.get_or_insert_default();
-        ids.for_each(|id| drop(pool.insert(id)));
+        let vlans = collected.pool.get_or_insert_default();
+        for id in pool.ranges.iter().flat_map(|range| range.ids().iter()) {
+            vlans.insert(id);
+        }
     }
     for claim in snapshot.vlan_claims.values() {
         let collected = networks.entry(&claim.spec.network).or_default();
-        claim.spec.vlan.into_iter().for_each(|id| drop(collected.claimed.insert(id)));
+        if let Some(id) = claim.spec.vlan {
+            collected.claimed.insert(id);
+        }
     }
     networks.into_iter().map(|(name, collected)| collected.into_row(name)).collect()
 }

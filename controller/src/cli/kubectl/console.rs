@@ -8,7 +8,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::arguments::ScopeArguments;
 use super::read::Session;
-use super::stream::{attach_terminal, open};
+use super::stream::{StreamError, attach_terminal, open};
 use super::target::find_machine;
 use super::terminal::RawMode;
 
@@ -41,7 +41,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         let snapshot = session.read(&MACHINE_KINDS).await?;
         let machine =
             find_machine(&snapshot, &arguments.name, arguments.scope.namespace.as_deref())?;
-        let stream = open(&session, &machine, "console").await?;
+        let stream =
+            open(&session, &machine, "console").await.map_err(StreamError::into_failure)?;
         let mut terminate = signal(SignalKind::terminate())?;
         let mut hang_up = signal(SignalKind::hangup())?;
         print_error(&format!("connected to the console of {machine}; Ctrl-] ends it"));
@@ -53,7 +54,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         };
         drop(raw_mode);
         print_error("");
-        ended?;
+        ended.map_err(StreamError::into_failure)?;
         Ok(ExitCode::SUCCESS)
     })
 }

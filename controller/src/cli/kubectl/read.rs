@@ -11,6 +11,7 @@ use berth_views::{Kind, Snapshot};
 use futures::future::try_join_all;
 use kube::Client;
 use kube::api::ApiResource;
+use serde_json::Value;
 
 use super::arguments::{ClusterArguments, ScopeArguments};
 use crate::api_resource::api_resource;
@@ -86,7 +87,7 @@ impl Session {
         namespace: Option<&str>,
         snapshot: &RefCell<Snapshot>,
     ) -> Result<(), CallError> {
-        let visit = |object| snapshot.borrow_mut().add(kind, &object);
+        let visit = |object: Value| snapshot.borrow_mut().add(kind, &object);
         let namespace = namespace.unwrap_or_default();
         let (resource, selector) = (resource(kind), kind.label_selector());
         // A list without some of the objects would be wrong, so there is no limit.

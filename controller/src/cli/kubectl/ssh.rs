@@ -14,7 +14,7 @@ use berth_views::{Kind, ObjectName};
 use super::arguments::ScopeArguments;
 use super::read::Session;
 use super::route::{Route, RouteChoice, route};
-use super::stream::{attach_terminal, open};
+use super::stream::{StreamError, attach_terminal, open};
 use super::target::find_machine;
 use crate::tenant_object::is_valid_name;
 
@@ -86,7 +86,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
                 arguments.name.split_once('/').unwrap_or(("", arguments.name.as_str()));
             let machine = ObjectName::new(namespace, name);
             let subresource = format!("portforward/{}/tcp", arguments.port);
-            attach_terminal(open(&session, &machine, &subresource).await?, None).await?;
+            let stream = open(&session, &machine, &subresource).await;
+            let stream = stream.map_err(StreamError::into_failure)?;
+            attach_terminal(stream, None).await.map_err(StreamError::into_failure)?;
             return Ok::<_, Failure>((machine, None));
         }
         let snapshot = session.read(&KINDS).await?;

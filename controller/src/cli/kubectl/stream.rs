@@ -1,6 +1,6 @@
 //! Byte streams to a VM through subresources of KubeVirt, as WebSockets through the API server.
 
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 
 use berth_runtime::call::CALL_TIMEOUT;
 use berth_runtime::cli::text::to_single_line;
@@ -51,16 +51,21 @@ pub(super) enum StreamError {
     #[error(
         "the connection ended: the VM was stopped or moved, or another user opened the same console"
     )]
-    Ended(#[source] SocketError),
+    Ended(#[source] Box<SocketError>),
     #[error("standard output cannot be written")]
     Output(#[source] std::io::Error),
     #[error("the local connection failed")]
     Local(#[source] std::io::Error),
 }
 
-impl From<StreamError> for Failure {
-    fn from(error: StreamError) -> Self {
-        Self { exit_code: EXIT_UNREACHABLE, error: error.into() }
+impl StreamError {
+    /// Returns the failure of the command.
+    pub(super) fn into_failure(self) -> Failure {
+        Failure { exit_code: EXIT_UNREACHABLE, error: self.into() }
+    }
+
+    fn ended(error: SocketError) -> Self {
+        Self::Ended(Box::new(error))
     }
 }
 
@@ -137,7 +142,7 @@ pub(super) async fn attach_terminal(
                     block.truncate(end);
                 }
                 if !block.is_empty() {
-                    sink.send(Message::binary(block)).await.map_err(StreamError::Ended)?;
+                    sink.send(Message::binary(block)).await.map_err(StreamError::ended)?;
                 }
                 if end.is_some() {
                     // The user leaves; a server that does not confirm the end does not matter.
@@ -166,17 +171,17 @@ pub(super) async fn attach_connection(
             let count = reader.read(&mut block).await.map_err(StreamError::Local)?;
             let Some(read) = block.get(..count).filter(|read| !read.is_empty()) else {
                 sink.close().await.unwrap_or_default();
-                return Ok(());
+                return Ok::<(), StreamError>(());
             };
             let message = Message::binary(read.to_vec());
-            sink.send(message).await.map_err(StreamError::Ended)?;
+            sink.send(message).await.map_err(StreamError::ended)?;
         }
     };
     let from_vm = async {
         while let Some(block) = received(messages.next().await)? {
             writer.write_all(&block).await.map_err(StreamError::Local)?;
         }
-        Ok(())
+        Ok::<(), StreamError>(())
     };
     tokio::select! {
         ended = to_vm => ended,
@@ -192,7 +197,7 @@ fn received(message: Option<Result<Message, SocketError>>) -> Result<Option<Vec<
             Ok(Some(message.into_data().to_vec()))
         }
         Some(Ok(_)) => Ok(Some(Vec::new())),
-        Some(Err(error)) => Err(StreamError::Ended(error)),
+        Some(Err(error)) => Err(StreamError::ended(error)),
     }
 }
 
@@ -200,8 +205,6 @@ fn received(message: Option<Result<Message, SocketError>>) -> Result<Option<Vec<
 fn read_stdin() -> Receiver<Vec<u8>> {
     let (sender, receiver) = channel(PENDING_BLOCKS);
     std::thread::spawn(move || {
-        use std::io::Read as _;
-
         let mut block = vec![0; BLOCK_SIZE];
         let mut stdin = std::io::stdin().lock();
         while let Ok(count) = stdin.read(&mut block) {

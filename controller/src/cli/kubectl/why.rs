@@ -6,8 +6,8 @@ use berth_api::Problem;
 use berth_runtime::cli::style::Style;
 use berth_runtime::cli::text::to_single_line;
 use berth_runtime::cli::{EXIT_BAD_INPUT, EXIT_PROBLEMS, Failure, print, print_error};
+use berth_views::Snapshot;
 use berth_views::machines::{self, MachineRow, MachineState};
-use berth_views::{ObjectName, Snapshot};
 use serde::Serialize;
 
 use super::arguments::{ListArguments, Output};
