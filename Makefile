@@ -69,7 +69,7 @@ samples:  ## update the samples of the README, docs/checks.md, docs/preflight.md
 # nevertheless.
 benchmark = target/dist/berth-benches $(1) --results $(RESULTS) || [ $$? -eq 1 ]
 
-bench:  ## measure report compared with lstopo; the idle daemon, and tenant networks compared with ip and bridge, on emulated hosts; 500 agents with an API server; VM arrivals replayed on NUMA hosts, the assignment engine, a plan of 20,000 VMs, 1,000 tenants with 10,000 machines, labels of hosts on the Nodes of 500 tenants, the scheduler extender with 5,000 hosts, DHCP answers and memory of the agent with 1,000 guests compared with dnsmasq, 1,000,000 claims of addresses, and the probes of a trunk with 4,000 VLANs compared with fping
+bench:  ## measure report compared with lstopo; the idle daemon, and tenant networks compared with ip and bridge, on emulated hosts; 500 agents with an API server; VM arrivals replayed on NUMA hosts, the assignment engine, a plan of 20,000 VMs, 1,000 tenants with 10,000 machines, labels of hosts on the Nodes of 500 tenants, the scheduler extender with 5,000 hosts, DHCP answers and memory of the agent with 1,000 guests compared with dnsmasq, 1,000,000 claims of addresses, the probes of a trunk with 4,000 VLANs compared with fping, and the rows of kubectl berth for 5,000 hosts and 100,000 VMs
 	./tests/setup.sh $(HOST_PROGRAMS) dnsmasq=dnsmasq-base fping=fping unshare=util-linux
 	./benches/tree.sh $(BENCH_TREE)
 	$(CARGO) build --locked --profile dist-agent -p berth-agent
@@ -88,6 +88,7 @@ bench:  ## measure report compared with lstopo; the idle daemon, and tenant netw
 	$(call benchmark,lease-memory --agent target/dist-agent/berth-agent)
 	$(call benchmark,claims)
 	$(call benchmark,trunk)
+	$(call benchmark,views)
 	target/dist/berth-benches summary --results $(RESULTS) --output docs/benchmarks.md
 
 fuzz:  ## fuzz every parser for FUZZ_SECONDS; writes a result to docs/results

@@ -26,6 +26,7 @@ mod tenants;
 mod trace;
 mod trunk;
 mod unshare;
+mod views;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -53,6 +54,7 @@ enum Benchmark {
     LeaseMemory(dhcp::LeaseMemoryArgs),
     Claims(claims::Args),
     Trunk(trunk::Args),
+    Views(views::Args),
     Summary(summary::Args),
     /// Runs a scheduler extender that accepts every node of a request, as the peer of the extender benchmark.
     #[command(hide = true)]
@@ -89,6 +91,7 @@ fn main() -> ExitCode {
         Benchmark::LeaseMemory(args) => dhcp::run_lease_memory(&args),
         Benchmark::Claims(args) => claims::run(&args),
         Benchmark::Trunk(args) => trunk::run(&args),
+        Benchmark::Views(args) => views::run(&args),
         Benchmark::Summary(args) => summary::run(&args),
         Benchmark::AcceptAll(args) => extender::accept_all(&args).map(|()| true),
         Benchmark::AddVlans(args) => links::add_vlans(&args),

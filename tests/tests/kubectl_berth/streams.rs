@@ -48,7 +48,7 @@ impl Server {
             while let Ok((stream, _)) = listener.accept().await {
                 tokio::spawn(async move {
                     let service =
-                        service_fn(|request| async { Ok::<_, Infallible>(respond(request)) });
+                        service_fn(|request| async move { Ok::<_, Infallible>(respond(request)) });
                     let connection = hyper::server::conn::http1::Builder::new()
                         .serve_connection(TokioIo::new(stream), service)
                         .with_upgrades();
