@@ -14,7 +14,7 @@ use crate::render;
 
 /// Names of the benchmarks, which are the suffixes of the result files, in the order in which `make bench` runs
 /// them.
-const BENCHMARKS: [&str; 14] = [
+const BENCHMARKS: [&str; 15] = [
     "report",
     "idle",
     "links",
@@ -29,6 +29,7 @@ const BENCHMARKS: [&str; 14] = [
     "lease-memory",
     "claims",
     "trunk",
+    "views",
 ];
 
 /// Writes the newest results of all benchmarks to one page.

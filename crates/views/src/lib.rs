@@ -20,6 +20,8 @@ mod remedy;
 mod snapshot;
 pub mod storage_classes;
 pub mod tenants;
+#[cfg(test)]
+mod tests;
 
 pub use issue::{ConditionRow, ConditionState, Issue, Severity, condition_rows, issues};
 pub use kind::Kind;
