@@ -151,11 +151,15 @@ pub fn rows(snapshot: &Snapshot, filter: &MachineFilter) -> Vec<MachineRow> {
     rows.filter(|row| filter.selects(row)).collect()
 }
 
-/// Returns the row of one machine; `None` if neither a VirtualMachine nor a VirtualMachineInstance has this name.
+/// Returns the row of one machine; `None` if it has neither a VirtualMachine nor a VirtualMachineInstance nor a launcher
+/// pod.
 #[must_use]
 pub fn find(snapshot: &Snapshot, name: &ObjectName) -> Option<MachineRow> {
-    let is_known = snapshot.machines.contains_key(name) || snapshot.instances.contains_key(name);
-    is_known.then(|| MachineIndex::new(snapshot).row(name))
+    let index = MachineIndex::new(snapshot);
+    let is_known = snapshot.machines.contains_key(name)
+        || snapshot.instances.contains_key(name)
+        || index.names().any(|one| one == *name);
+    is_known.then(|| index.row(name))
 }
 
 /// Launcher pods and addresses of machines.
@@ -192,8 +196,7 @@ impl<'s> MachineIndex<'s> {
 
     fn observed(&self, name: &ObjectName) -> Observed<'s> {
         let pods = self.pods.get(&(name.namespace.as_str(), name.name.as_str()));
-        let mut pods = pods.into_iter().flatten();
-        let unscheduled = pods.find(|pod| pod.host.is_none() && !pod.is_deleting).copied();
+        let pods = || pods.into_iter().flatten().copied();
         Observed {
             machine: self.snapshot.machines.get(name),
             instance: self.snapshot.instances.get(name),
