@@ -183,6 +183,8 @@ fn hostile_texts_do_not_reach_the_terminal() {
     for arguments in [
         &["hosts"][..],
         &["hosts", "-o", "wide"],
+        &["hosts", "-o", "json"],
+        &["hosts", "-o", "yaml"],
         &["host", hostile],
         &["tenants"],
         &["tenants", hostile],
@@ -195,7 +197,7 @@ fn hostile_texts_do_not_reach_the_terminal() {
         for text in [stdout(&output), stderr(&output)] {
             assert!(text.chars().all(|c| !c.is_control() || c == '\n'), "{arguments:?}: {text:?}");
         }
-        if !arguments.contains(&"wide") {
+        if !arguments.contains(&"-o") {
             let too_long = |line: &&str| line.chars().count() > 80;
             assert_eq!(stdout(&output).lines().find(too_long), None, "{arguments:?}");
         }
@@ -245,7 +247,8 @@ fn a_simulated_change_is_planned() {
     assert!(text.contains("additional host"), "{text}");
     let text = show(&["what-if", "--add", "1xrack1-b", "-o", "json"], 1);
     let plan: Value = serde_json::from_str(&text).unwrap();
-    assert_eq!(plan["hosts"].as_array().unwrap().len(), 4, "{plan:#}");
+    let hosts = plan["hosts"].as_array().unwrap();
+    assert!(hosts.iter().any(|host| host["name"] == "rack1-b-1"), "{plan:#}");
 }
 
 #[test]

@@ -9,6 +9,7 @@ use clap::ValueHint;
 use k8s_openapi::jiff::Timestamp;
 
 use super::arguments::{ClusterArguments, Output};
+use super::output::{to_json, to_yaml};
 use super::state::StateSources;
 use crate::plan::{PlanOptions, plan, render_drain};
 
@@ -51,8 +52,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
     let text = match arguments.output {
         Output::Table | Output::Wide => render_drain(&drain, &plan.problems, Style::for_stdout()),
-        Output::Json => serde_json::to_string_pretty(&drain)? + "\n",
-        Output::Yaml => serde_saphyr::to_string(&serde_json::to_value(&drain)?)?,
+        Output::Json => to_json(&drain)?,
+        Output::Yaml => to_yaml(&drain)?,
     };
     print(&text)?;
     Ok(ExitCode::from(if drain.is_possible() { 0 } else { EXIT_PROBLEMS }))

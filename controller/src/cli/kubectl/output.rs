@@ -3,7 +3,7 @@
 use berth_api::{Bytes, Problem};
 use berth_runtime::cli::columns::{Cell, Column, Emphasis, TERMINAL_WIDTH, format_table};
 use berth_runtime::cli::style::Style;
-use berth_runtime::cli::text::{push_line, to_single_line, wrap_text};
+use berth_runtime::cli::text::{push_line, replace_control_characters, to_single_line, wrap_text};
 use berth_runtime::cli::{Failure, print_error};
 use berth_views::hosts::Amount;
 use berth_views::{Severity, Unread};
@@ -70,9 +70,8 @@ impl<T: Serialize> Document<'_, T> {
         Ok(match output {
             Output::Table => table(&self.view, TableOptions { style, is_wide: false }),
             Output::Wide => table(&self.view, TableOptions { style, is_wide: true }),
-            // A YAML serializer cannot write a flattened struct; a value can be written.
-            Output::Yaml => serde_saphyr::to_string(&serde_json::to_value(self)?)?,
-            Output::Json => serde_json::to_string_pretty(&serde_json::to_value(self)?)? + "\n",
+            Output::Yaml => to_yaml(self)?,
+            Output::Json => to_json(self)?,
         })
     }
 
@@ -89,6 +88,27 @@ impl<T: Serialize> Document<'_, T> {
             print_error(&to_single_line(&format!("{PROGRAM}: {problem}")));
         }
     }
+}
+
+/// Returns a value as JSON. JSON permits the control characters U+007F to U+009F in strings, but a terminal interprets
+/// them, so they are escaped too.
+pub(super) fn to_json(value: &impl Serialize) -> Result<String, Failure> {
+    let text = serde_json::to_string_pretty(&serde_json::to_value(value)?)?;
+    let mut escaped = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '\u{7f}'..='\u{9f}' => escaped.push_str(&format!("\\u{:04x}", u32::from(letter))),
+            _ => escaped.push(letter),
+        }
+    }
+    Ok(escaped + "\n")
+}
+
+/// Returns a value as YAML. Control characters are replaced.
+pub(super) fn to_yaml(value: &impl Serialize) -> Result<String, Failure> {
+    // A YAML serializer cannot write a flattened struct; a value can be written.
+    let text = serde_saphyr::to_string(&serde_json::to_value(value)?)?;
+    Ok(replace_control_characters(&text))
 }
 
 /// Returns the colour of a severity.

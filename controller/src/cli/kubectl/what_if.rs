@@ -9,6 +9,7 @@ use clap::ValueHint;
 use k8s_openapi::jiff::Timestamp;
 
 use super::arguments::{ClusterArguments, Output};
+use super::output::{to_json, to_yaml};
 use super::state::StateSources;
 use crate::plan::{AddRequest, PlanOptions, plan, render};
 
@@ -55,8 +56,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let text = match arguments.output {
         Output::Table => render(&plan, Style::for_stdout(), false),
         Output::Wide => render(&plan, Style::for_stdout(), true),
-        Output::Json => serde_json::to_string_pretty(&plan)? + "\n",
-        Output::Yaml => serde_saphyr::to_string(&serde_json::to_value(&plan)?)?,
+        Output::Json => to_json(&plan)?,
+        Output::Yaml => to_yaml(&plan)?,
     };
     print(&text)?;
     Ok(ExitCode::from(if plan.has_no_problems() { 0 } else { EXIT_PROBLEMS }))

@@ -11,7 +11,7 @@ use berth_views::machines::{self, MachineRow, MachineState};
 use serde::Serialize;
 
 use super::arguments::{ListArguments, Output};
-use super::output::push_paragraph;
+use super::output::{push_paragraph, to_json, to_yaml};
 use super::program::PROGRAM;
 use super::read::{Session, read_files};
 use super::state::StateSources;
@@ -80,8 +80,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let why = Why { machine, placement };
     let text = match list.output {
         Output::Table | Output::Wide => format(&why, &problems, Style::for_stdout()),
-        Output::Json => serde_json::to_string_pretty(&serde_json::to_value(&why)?)? + "\n",
-        Output::Yaml => serde_saphyr::to_string(&serde_json::to_value(&why)?)?,
+        Output::Json => to_json(&why)?,
+        Output::Yaml => to_yaml(&why)?,
     };
     print(&text)?;
     Ok(ExitCode::from(if why.needs_action() { EXIT_PROBLEMS } else { 0 }))
