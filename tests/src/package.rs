@@ -14,7 +14,11 @@ pub fn newest_package() -> Result<PathBuf> {
     let missing = || format!("no package in {}: run `make test` to build it", folder.display());
     let found = std::fs::read_dir(&folder).with_context(missing)?;
     let packages = found.filter_map(|entry| Some(entry.ok()?.path()));
-    let packages = packages.filter(|path| path.extension().is_some_and(|ending| ending == "deb"));
+    let is_package = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with("berth-agent_") && name.ends_with(".deb")
+    };
+    let packages = packages.filter(is_package);
     let modified = |path: &PathBuf| path.metadata().and_then(|data| data.modified()).ok();
     let newest = packages.max_by_key(modified).with_context(missing)?;
     let program = crate::program("berth-agent");
