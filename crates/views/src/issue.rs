@@ -64,7 +64,7 @@ pub struct ConditionRow {
     pub message: String,
     pub severity: Severity,
     pub since: Time,
-    /// What an operator can do; `None` if the condition is healthy, or if no action is known.
+    /// Action that an operator can take; `None` if the condition is healthy, or if no action is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
 }

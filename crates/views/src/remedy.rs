@@ -1,4 +1,4 @@
-//! What an operator can do about the reason of a condition. `docs/troubleshooting.md` explains each reason at length.
+//! Actions that an operator can take about the reason of a condition. `docs/troubleshooting.md` explains each reason at length.
 
 use berth_api::ConditionReason;
 
