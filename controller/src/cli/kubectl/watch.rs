@@ -7,12 +7,11 @@ use std::time::Duration;
 
 use berth_runtime::cli::text::{error_chain, to_single_line};
 use berth_runtime::cli::{Failure, print, print_error};
+use berth_runtime::watch::{Config, Error, Event, event_stream};
 use berth_views::{Kind, ObjectName, Snapshot};
 use futures::StreamExt as _;
 use futures::stream::{BoxStream, select_all};
 use kube::api::DynamicObject;
-use kube::runtime::WatchStreamExt as _;
-use kube::runtime::watcher::{Config, Error, Event, watcher};
 use kube::{Api, ResourceExt as _};
 use tokio::time::{Instant, sleep_until};
 
@@ -119,7 +118,7 @@ impl WatchState {
             ..Config::default()
         };
         self.unlisted.insert(kind);
-        let events = watcher(api, config).default_backoff();
+        let events = event_stream(api, config);
         Ok(Some(events.map(move |event| (kind, event)).boxed()))
     }
 

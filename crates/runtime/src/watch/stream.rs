@@ -4,6 +4,7 @@ use std::fmt::Debug;
 use std::future::{Ready, ready};
 
 use futures::StreamExt as _;
+use futures::stream::BoxStream;
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{Config, Error, Event, watcher};
 use kube::{Api, Resource};
@@ -23,7 +24,7 @@ pub async fn watch_events<K, F>(
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
     F: Future<Output = bool> + Send,
 {
-    let mut events = watcher(api, config).default_backoff().boxed();
+    let mut events = event_stream(api, config);
     let mut last_error = String::new();
     while let Some(event) = events.next().await {
         match event {
@@ -50,6 +51,15 @@ pub async fn watch_events<K, F>(
             }
         }
     }
+}
+
+/// Returns the events of a watch as a stream. After an error, which is an item of the stream, the watch continues after a
+/// backoff.
+pub fn event_stream<K>(api: Api<K>, config: Config) -> BoxStream<'static, Result<Event<K>, Error>>
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    watcher(api, config).default_backoff().boxed()
 }
 
 /// An argument for `retry` of [`watch_events`], with which the watch continues after any error.
