@@ -49,7 +49,8 @@ impl Session {
     }
 
     pub(super) async fn open_scope(scope: &ScopeArguments) -> Result<Self, Failure> {
-        Self::open(&scope.cluster, scope.namespace.as_deref()).await
+        let namespace = scope.namespace.as_deref().filter(|_| !scope.all_namespaces);
+        Self::open(&scope.cluster, namespace).await
     }
 
     /// Lists objects of these kinds. A kind that the user may not list, or that is not installed, is recorded in the

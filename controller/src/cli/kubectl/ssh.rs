@@ -32,9 +32,11 @@ const KINDS: [Kind; 6] = [
 ///
 /// The command finds a way to the machine, and starts ssh. It uses the first of these ways that exists:
 ///
-///   1. the load balancer or node port of its Service (`exposure.machineAccess` of the tenant)
-///   2. for a VM in the pod network: KubeVirt's port forwarding, through the API server
-///   3. its address in the tenant's network, which only computers with a route to this network reach
+/// 1. the load balancer or node port of its Service (`exposure.machineAccess` of the tenant)
+///
+/// 2. for a VM in the pod network: KubeVirt's port forwarding, through the API server
+///
+/// 3. its address in the tenant's network, which only computers with a route to this network reach
 ///
 /// ssh stores the host key under the name of the machine (HostKeyAlias), because addresses are used again.
 #[derive(Debug, clap::Args)]
