@@ -23,7 +23,7 @@ use crate::plan::{PlanOptions, plan, render_drain};
     kubectl berth drain-check rack1-a      before: kubectl drain rack1-a\n  \
     kubectl berth drain-check rack1-a -o json | jq .stuck\n\n\
     Exit code 1 if the host cannot be drained.")]
-pub(super) struct Arguments {
+pub(in crate::cli) struct Arguments {
     /// Name of the host
     host: String,
     #[command(flatten)]

@@ -23,7 +23,7 @@ const MAX_LINES: usize = 20;
     kubectl berth host rack1-a             everything about a host\n  \
     kubectl berth host rack1-a -o wide     without shortened texts\n  \
     kubectl berth host rack1-a -o json | jq .host.zones")]
-pub(super) struct Arguments {
+pub(in crate::cli) struct Arguments {
     /// Name of the host
     name: String,
     #[command(flatten)]

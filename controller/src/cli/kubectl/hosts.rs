@@ -23,7 +23,7 @@ use super::show::{NotFound, View, show};
     kubectl berth hosts -o wide            also CPUs and huge pages by zone, KSM, trunks, profile\n  \
     kubectl berth hosts --watch            again after each change\n  \
     kubectl berth hosts -o json | jq '.hosts[] | select(.severity != \"Ok\") | .name'")]
-pub(super) struct Arguments {
+pub(in crate::cli) struct Arguments {
     #[command(flatten)]
     list: ListArguments,
 }

@@ -22,7 +22,7 @@ use super::show::{NotFound, View, show};
     kubectl berth machines --tenant bank   those of a tenant\n  \
     kubectl berth machines --host rack1-a  those on a host\n  \
     kubectl berth machines -o wide         also MachineDeployment, class, and what a machine waits for")]
-pub(super) struct Arguments {
+pub(in crate::cli) struct Arguments {
     /// Only machines of this tenant
     #[arg(long, value_name = "NAME")]
     tenant: Option<String>,

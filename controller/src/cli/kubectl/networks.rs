@@ -23,7 +23,7 @@ const MAX_FAULTS: usize = 20;
 #[command(after_help = "Examples:\n  \
     kubectl berth networks                 all host networks, and the faults of hosts\n  \
     kubectl berth networks -o json | jq '.networks[].faults[] | select(.severity == \"Failure\")'")]
-pub(super) struct Arguments {
+pub(in crate::cli) struct Arguments {
     #[command(flatten)]
     list: ListArguments,
 }

@@ -45,7 +45,7 @@ const KINDS: [Kind; 6] = [
     kubectl berth ssh cluster-bank/web-1 -- -i ~/.ssh/lab uptime   further arguments of ssh\n  \
     kubectl berth ssh cluster-bank/web-1 --print                   print the command instead\n  \
     kubectl berth ssh cluster-bank/web-1 --direct                  only the tenant's network")]
-pub(super) struct Arguments {
+pub(in crate::cli) struct Arguments {
     /// Machine: NAME or NAMESPACE/NAME
     #[arg(value_name = "[NAMESPACE/]NAME")]
     name: String,

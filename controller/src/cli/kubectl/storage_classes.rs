@@ -20,7 +20,7 @@ use super::show::{NotFound, View, show};
 #[command(after_help = "Examples:\n  \
     kubectl berth storageclasses           the classes, and what each is for\n  \
     kubectl berth storageclasses -o yaml")]
-pub(super) struct Arguments {
+pub(in crate::cli) struct Arguments {
     #[command(flatten)]
     list: ListArguments,
 }

@@ -23,7 +23,7 @@ use super::show::{NotFound, View, show};
     kubectl berth tenants                  all tenants\n  \
     kubectl berth tenants bank             one tenant: conditions, machines, and what to do\n  \
     kubectl berth tenants -o json | jq '.tenants[] | select(.ready != \"True\")'")]
-pub(super) struct Arguments {
+pub(in crate::cli) struct Arguments {
     /// Name of a tenant
     name: Option<String>,
     #[command(flatten)]

@@ -34,7 +34,7 @@ const VIEWERS: [&str; 3] = ["remote-viewer", "vncviewer", "gvncviewer"];
     kubectl berth vnc web-1 -n cluster-bank\n  \
     kubectl berth vnc cluster-bank/web-1 --proxy-only    print the address, for a viewer of your own\n  \
     kubectl berth vnc cluster-bank/web-1 --viewer /opt/vnc/bin/vncviewer")]
-pub(super) struct Arguments {
+pub(in crate::cli) struct Arguments {
     /// Machine: NAME or NAMESPACE/NAME
     #[arg(value_name = "[NAMESPACE/]NAME")]
     name: String,
@@ -113,7 +113,7 @@ fn find_viewer(path: Option<OsString>) -> Option<PathBuf> {
     let folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
     let in_folders =
         |name: &&str| folders.iter().map(|folder| folder.join(name)).find(|file| file.is_file());
-    VIEWERS.iter().find_map(|name| in_folders(&name))
+    VIEWERS.iter().find_map(|name| in_folders(name))
 }
 
 fn start_viewer(viewer: &Path, address: SocketAddr) -> Result<Child, Failure> {

@@ -26,7 +26,7 @@ use crate::plan::{AddRequest, PlanOptions, plan, render};
     kubectl berth what-if --add 2xrack1-a            two more hosts like rack1-a\n  \
     kubectl berth what-if -f machines.yaml --add rack1-a   how many more hosts are needed?\n\n\
     Exit code 1 if a VM does not fit.")]
-pub(super) struct Arguments {
+pub(in crate::cli) struct Arguments {
     /// File or folder with objects, YAML or JSON; `-` reads standard input; may be given several times
     #[arg(long, short, value_name = "DIR|FILE", value_hint = ValueHint::AnyPath, required_unless_present = "add")]
     filename: Vec<PathBuf>,

@@ -32,7 +32,7 @@ use crate::plan::{Placement, explain_placement, render_placement};
     kubectl berth why cluster-bank/web-1        the same\n  \
     kubectl berth why virt-launcher-web-1-abcde the machine of a launcher pod\n\n\
     Exit code 1 if the machine has no host, or cannot leave its drained host.")]
-pub(super) struct Arguments {
+pub(in crate::cli) struct Arguments {
     /// Machine, VM or launcher pod: NAME or NAMESPACE/NAME
     #[arg(value_name = "[NAMESPACE/]NAME")]
     name: String,
