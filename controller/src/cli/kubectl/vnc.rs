@@ -113,7 +113,7 @@ fn find_viewer(path: Option<OsString>) -> Option<PathBuf> {
     let folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
     let in_folders =
         |name: &&str| folders.iter().map(|folder| folder.join(name)).find(|file| file.is_file());
-    VIEWERS.iter().find_map(|name| in_folders(name))
+    VIEWERS.iter().find_map(in_folders)
 }
 
 fn start_viewer(viewer: &Path, address: SocketAddr) -> Result<Child, Failure> {
