@@ -21,7 +21,8 @@ pub const KINDS: [Kind; 3] = [Kind::InfraNode, Kind::Node, Kind::VirtualMachineI
 #[serde(rename_all = "camelCase")]
 pub struct HostRow {
     pub name: String,
-    /// States of the host, the most severe first; only [`HostState::Ready`] if the host is healthy and takes new VMs.
+    /// States of the host, the most severe first; only [`HostState::Ready`] if the host is healthy and takes new VMs. Empty
+    /// if no state is known, because the InfraNode or the Node was not read.
     pub states: Vec<HostState>,
     /// Highest severity of the states and the issues.
     pub severity: Severity,
@@ -84,14 +85,16 @@ impl Amount {
 #[serde(rename_all = "camelCase")]
 pub struct ZoneRow {
     pub id: u32,
+    /// CPUs that may be allocated exclusively; `None` if they or the allocated ones are unknown, or if there are none.
     #[serde(rename = "pinnableCPUs", skip_serializing_if = "Option::is_none")]
     pub pinnable_cpus: Option<Amount>,
-    /// CPUs that are allocated exclusively, as a CPU list.
-    #[serde(rename = "pinnedCPUs", skip_serializing_if = "String::is_empty")]
-    pub pinned_cpus: String,
-    /// CPUs that may be allocated exclusively and are not allocated, as a CPU list.
-    #[serde(rename = "freeCPUs", skip_serializing_if = "String::is_empty")]
-    pub free_cpus: String,
+    /// CPUs that are allocated exclusively, as a CPU list; `None` if they are unknown.
+    #[serde(rename = "pinnedCPUs", skip_serializing_if = "Option::is_none")]
+    pub pinned_cpus: Option<String>,
+    /// CPUs that may be allocated exclusively and are not allocated, as a CPU list; `None` if they are unknown, or if no CPU
+    /// may be allocated exclusively.
+    #[serde(rename = "freeCPUs", skip_serializing_if = "Option::is_none")]
+    pub free_cpus: Option<String>,
     /// CPUs that the kubelet reserves for the system, as a CPU list.
     #[serde(rename = "reservedCPUs", skip_serializing_if = "String::is_empty")]
     pub reserved_cpus: String,
@@ -107,8 +110,10 @@ pub struct ZoneRow {
 pub struct PagesRow {
     /// Size of a page, such as `2Mi`.
     pub size: PageSize,
-    #[serde(flatten)]
-    pub pages: Amount,
+    /// Number of used pages; `None` if it is unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub used: Option<u64>,
+    pub total: u64,
 }
 
 /// State of a drain, from the condition `Draining`.
@@ -214,7 +219,13 @@ fn row(snapshot: &Snapshot, name: &str, counts: Option<&BTreeMap<&str, usize>>) 
     let infra = snapshot.infra_nodes.get(name);
     let node = snapshot.nodes.get(name);
     let is_malformed = snapshot.is_malformed(Kind::InfraNode, &ObjectName::new("", name));
-    let states = states(infra, node, is_malformed);
+    let is_unread = |kind: Kind| snapshot.is_unread(kind);
+    let is_report_known = infra.is_some() || is_malformed || !is_unread(Kind::InfraNode);
+    let mut states = states(infra, node, is_malformed);
+    states.retain(|state| *state != HostState::NoReport || is_report_known);
+    if states.is_empty() && is_report_known && (node.is_some() || !is_unread(Kind::Node)) {
+        states.push(HostState::Ready);
+    }
     let status = infra.and_then(|infra| infra.status.as_ref());
     let zones: Vec<ZoneRow> =
         status.into_iter().flat_map(|status| &status.zones).map(zone_row).collect();
@@ -227,6 +238,8 @@ fn row(snapshot: &Snapshot, name: &str, counts: Option<&BTreeMap<&str, usize>>) 
         severity: states
             .iter()
             .map(|state| state.severity())
+            // A host without a known state may have a fault.
+            .chain(states.is_empty().then_some(Severity::Warning))
             .chain(issues.iter().map(|issue| issue.severity))
             .max()
             .unwrap_or_default(),
@@ -236,8 +249,8 @@ fn row(snapshot: &Snapshot, name: &str, counts: Option<&BTreeMap<&str, usize>>) 
             .and_then(|infra| infra.spec.profile.clone())
             .or_else(|| node.and_then(|node| node.profile.clone())),
         vms: counts.map(|counts| counts.get(name).copied().unwrap_or_default()),
-        pinnable_cpus: zones.iter().filter_map(|zone| zone.pinnable_cpus).reduce(Amount::plus),
-        hugepages: zones.iter().map(ZoneRow::hugepage_bytes).reduce(Amount::plus),
+        pinnable_cpus: status.and_then(|status| pinnable_cpus(&status.zones)),
+        hugepages: hugepages(&zones),
         memory: memory.and_then(|memory| memory.total).map(|Bytes(total)| total),
         ksm: memory.and_then(|memory| memory.ksm.as_ref()?.running),
         trunk: infra.and_then(worst_trunk),
@@ -247,7 +260,7 @@ fn row(snapshot: &Snapshot, name: &str, counts: Option<&BTreeMap<&str, usize>>) 
     }
 }
 
-/// Returns the states of a host, the most severe first.
+/// Returns the states of a host that is not healthy or takes no new VMs, the most severe first.
 fn states(
     infra: Option<&InfraNode>,
     node: Option<&NodeFields>,
@@ -280,12 +293,7 @@ fn states(
         (HostState::Draining, state_of(condition::DRAINING) == Some(ConditionState::True)),
         (HostState::Cordoned, node.is_some_and(|node| node.is_cordoned)),
     ];
-    let mut states: Vec<HostState> =
-        candidates.into_iter().filter(|(_, applies)| *applies).map(|(state, _)| state).collect();
-    if states.is_empty() {
-        states.push(HostState::Ready);
-    }
-    states
+    candidates.into_iter().filter(|(_, applies)| *applies).map(|(state, _)| state).collect()
 }
 
 fn node_issue(node: Option<&NodeFields>) -> Option<Issue> {
@@ -321,42 +329,73 @@ fn worst_trunk(infra: &InfraNode) -> Option<TrunkState> {
         .max_by_key(|state| rank(*state))
 }
 
-impl ZoneRow {
-    fn hugepage_bytes(&self) -> Amount {
-        let bytes = |row: &PagesRow| {
-            let size = row.size.bytes();
-            Amount {
-                used: row.pages.used.saturating_mul(size),
-                total: row.pages.total.saturating_mul(size),
-            }
-        };
-        self.hugepages.iter().map(bytes).fold(Amount::default(), Amount::plus)
+impl PagesRow {
+    /// Returns the numbers of pages; `None` if the number of used pages is unknown.
+    #[must_use]
+    pub fn pages(&self) -> Option<Amount> {
+        Some(Amount { used: self.used?, total: self.total })
+    }
+
+    fn bytes(&self) -> Option<Amount> {
+        let size = self.size.bytes();
+        let pages = self.pages()?;
+        Some(Amount {
+            used: pages.used.saturating_mul(size),
+            total: pages.total.saturating_mul(size),
+        })
     }
 }
 
-fn zone_row(zone: &Zone) -> ZoneRow {
-    let pinned = zone.pinned_cpus.clone().unwrap_or_default();
-    let pinnable = zone.pinnable_cpus.as_ref();
+/// Returns the huge pages of all zones in bytes; `None` without zones, or if an amount is unknown.
+fn hugepages(zones: &[ZoneRow]) -> Option<Amount> {
+    if zones.is_empty() {
+        return None;
+    }
+    let mut sum = Amount::default();
+    for row in zones.iter().flat_map(|zone| &zone.hugepages) {
+        sum = sum.plus(row.bytes()?);
+    }
+    Some(sum)
+}
+
+/// Returns the CPUs of all zones that may be allocated exclusively; `None` if those of a zone are unknown, or if there are
+/// none.
+fn pinnable_cpus(zones: &[Zone]) -> Option<Amount> {
+    let mut sum = Amount::default();
+    for zone in zones {
+        sum = sum.plus(cpu_amount(zone)?);
+    }
+    Some(sum).filter(|sum| sum.total > 0)
+}
+
+/// Returns the CPUs of a zone that may be allocated exclusively; `None` if they, or the allocated ones, are unknown.
+fn cpu_amount(zone: &Zone) -> Option<Amount> {
+    let (pinnable, pinned) = (zone.pinnable_cpus.as_ref()?, zone.pinned_cpus.as_ref()?);
     let count = |cpus: usize| u64::try_from(cpus).unwrap_or(u64::MAX);
+    Some(Amount { used: count(pinnable.intersection(pinned).len()), total: count(pinnable.len()) })
+}
+
+/// Returns the CPUs of a zone that may be allocated exclusively and are not allocated; `None` if they are unknown, or if no
+/// CPU may be allocated exclusively.
+fn free_cpus(zone: &Zone) -> Option<String> {
+    let (pinnable, pinned) = (zone.pinnable_cpus.as_ref()?, zone.pinned_cpus.as_ref()?);
+    (!pinnable.is_empty()).then(|| pinnable.difference(pinned).to_string())
+}
+
+fn zone_row(zone: &Zone) -> ZoneRow {
     let pools = zone.hugepages.iter().filter(|pool| pool.total > 0);
     ZoneRow {
         id: zone.id,
-        pinnable_cpus: pinnable.map(|pinnable| Amount {
-            used: count(pinnable.intersection(&pinned).len()),
-            total: count(pinnable.len()),
-        }),
-        free_cpus: pinnable.map(|all| all.difference(&pinned).to_string()).unwrap_or_default(),
-        pinned_cpus: pinned.to_string(),
+        pinnable_cpus: cpu_amount(zone).filter(|cpus| cpus.total > 0),
+        free_cpus: free_cpus(zone),
+        pinned_cpus: zone.pinned_cpus.as_ref().map(ToString::to_string),
         reserved_cpus: zone.reserved_cpus.as_ref().map(ToString::to_string).unwrap_or_default(),
         memory: zone.memory.map(|Bytes(bytes)| bytes),
         hugepages: pools
             .map(|pool| PagesRow {
                 size: pool.size,
-                // Without the number of free pages, all pages count as used.
-                pages: Amount {
-                    used: pool.total.saturating_sub(pool.free.unwrap_or_default()),
-                    total: pool.total,
-                },
+                used: pool.free.map(|free| pool.total.saturating_sub(free)),
+                total: pool.total,
             })
             .collect(),
     }

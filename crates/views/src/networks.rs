@@ -25,17 +25,20 @@ pub struct NetworkRow {
     /// Scenarios of the hosts; usually one.
     pub scenarios: Vec<NetworkScenario>,
     pub severity: Severity,
-    /// Number of hosts with this network in their spec.
-    pub hosts: usize,
-    /// Number of TenantClusters that use it.
-    pub tenants: usize,
-    /// Numbers of tenant networks, added over all hosts.
-    pub ready: u64,
-    pub pending: u64,
-    pub failed: u64,
-    /// VLANs that are claimed, also those in quarantine, as in `100-119,150`.
-    pub vlans: String,
-    /// Number of VLANs in the pools of the network that are not claimed; `None` without pools.
+    /// Number of hosts with this network in their spec; `None` if not all InfraNodes were read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hosts: Option<usize>,
+    /// Number of TenantClusters that use it; `None` if not all TenantClusters were read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenants: Option<usize>,
+    /// Numbers of tenant networks; `None` if not all InfraNodes were read.
+    #[serde(flatten)]
+    pub counts: Option<TenantNetworkCounts>,
+    /// VLANs that are claimed, also those in quarantine, as in `100-119,150`; `None` if not all VlanClaims were read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vlans: Option<String>,
+    /// Number of VLANs in the pools of the network that are not claimed; `None` without pools, or if not all VlanClaims or
+    /// InfraConfigs were read.
     #[serde(rename = "freeVLANs", skip_serializing_if = "Option::is_none")]
     pub free_vlans: Option<usize>,
     /// Smallest MTU of the hosts; `None` if none is known.
@@ -46,6 +49,14 @@ pub struct NetworkRow {
     pub trunks: Option<TrunkCounts>,
     /// Faults on single hosts.
     pub faults: Vec<NetworkFault>,
+}
+
+/// Numbers of tenant networks, added over all hosts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct TenantNetworkCounts {
+    pub ready: u64,
+    pub pending: u64,
+    pub failed: u64,
 }
 
 /// Numbers of hosts by the state of their trunk.
@@ -89,7 +100,7 @@ pub fn rows(snapshot: &Snapshot) -> Vec<NetworkRow> {
     }
     for network in snapshot.tenants.values().filter_map(|tenant| tenant.spec.network.as_ref()) {
         let collected = networks.entry(&network.name).or_default();
-        collected.row.tenants = collected.row.tenants.saturating_add(1);
+        collected.tenants = collected.tenants.saturating_add(1);
     }
     for pool in snapshot.config.iter().flat_map(|config| &config.vlan_pools) {
         let collected = networks.entry(&pool.network).or_default();
@@ -104,7 +115,7 @@ pub fn rows(snapshot: &Snapshot) -> Vec<NetworkRow> {
             collected.claimed.insert(id);
         }
     }
-    networks.into_iter().map(|(name, collected)| collected.into_row(name)).collect()
+    networks.into_iter().map(|(name, collected)| collected.into_row(name, snapshot)).collect()
 }
 
 /// Returns the switch ports of the uplink of a host network, according to LLDP. If the uplink is not selected by its name,
@@ -126,6 +137,9 @@ fn switch_port(infra: &InfraNode, network: &str) -> Option<String> {
 #[derive(Default)]
 struct Collected {
     row: NetworkRow,
+    hosts: usize,
+    tenants: usize,
+    counts: TenantNetworkCounts,
     claimed: VlanSet,
     /// VLANs of the pools; `None` without a pool.
     pool: Option<VlanSet>,
@@ -133,17 +147,17 @@ struct Collected {
 
 impl Collected {
     fn add_host(&mut self, scenario: NetworkScenario) {
-        self.row.hosts = self.row.hosts.saturating_add(1);
+        self.hosts = self.hosts.saturating_add(1);
         if !self.row.scenarios.contains(&scenario) {
             self.row.scenarios.push(scenario);
         }
     }
 
     fn add_status(&mut self, host: &str, status: &NetworkStatus, switch_port: Option<&str>) {
-        let row = &mut self.row;
-        row.ready = row.ready.saturating_add(status.ready.into());
-        row.pending = row.pending.saturating_add(status.pending.into());
-        row.failed = row.failed.saturating_add(status.failed.into());
+        let Self { row, counts, .. } = self;
+        counts.ready = counts.ready.saturating_add(status.ready.into());
+        counts.pending = counts.pending.saturating_add(status.pending.into());
+        counts.failed = counts.failed.saturating_add(status.failed.into());
         row.mtu = row.mtu.into_iter().chain(status.mtu).min();
         for one in &status.not_ready {
             let has_failed = one.state == TenantNetworkState::Failed;
@@ -162,11 +176,17 @@ impl Collected {
         }
     }
 
-    fn into_row(self, name: &str) -> NetworkRow {
-        let Self { mut row, claimed, pool } = self;
+    /// Returns the row. Numbers of objects that were not all read are unknown.
+    fn into_row(self, name: &str, snapshot: &Snapshot) -> NetworkRow {
+        let Self { mut row, hosts, tenants, counts, claimed, pool } = self;
+        let is_read = |kind: Kind| !snapshot.is_unread(kind);
         name.clone_into(&mut row.name);
-        row.vlans = claimed.to_string();
-        row.free_vlans = pool.map(|pool| pool.difference(&claimed).len());
+        row.hosts = is_read(Kind::InfraNode).then_some(hosts);
+        row.counts = is_read(Kind::InfraNode).then_some(counts);
+        row.tenants = is_read(Kind::TenantCluster).then_some(tenants);
+        row.vlans = is_read(Kind::VlanClaim).then(|| claimed.to_string());
+        let is_known = is_read(Kind::VlanClaim) && is_read(Kind::InfraConfig);
+        row.free_vlans = pool.filter(|_| is_known).map(|pool| pool.difference(&claimed).len());
         row.faults.sort_by_key(|fault| Reverse(fault.severity));
         row.severity = row.faults.iter().map(|fault| fault.severity).max().unwrap_or_default();
         row

@@ -187,6 +187,12 @@ impl Snapshot {
         self.unread.iter().any(|unread| unread.kind == kind)
     }
 
+    /// Returns true if no objects of the kind were read, not even those in one namespace.
+    #[must_use]
+    pub fn is_refused(&self, kind: Kind) -> bool {
+        self.unread.iter().any(|unread| unread.kind == kind && unread.only_namespace.is_none())
+    }
+
     /// Returns the problems of objects that were left out.
     pub fn problems(&self) -> impl Iterator<Item = &Problem> {
         self.malformed.values()

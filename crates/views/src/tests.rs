@@ -101,18 +101,36 @@ fn the_cpus_of_a_host_are_counted_by_zone() {
         "metadata": {"name": "a"}, "spec": {},
         "status": {"zones": [
             {"id": 0, "pinnableCPUs": "2-7", "pinnedCPUs": "2-3,9", "hugepages": [{"size": "2Mi", "total": 10, "free": 4}]},
-            {"id": 2, "pinnableCPUs": "8-11", "hugepages": [{"size": "1Gi", "total": 2}, {"size": "2Mi", "total": 0}]},
-            {"id": 3},
+            {"id": 2, "pinnableCPUs": "8-11", "pinnedCPUs": "",
+             "hugepages": [{"size": "1Gi", "total": 2, "free": 1}, {"size": "2Mi", "total": 0}]},
+            {"id": 3, "pinnableCPUs": "", "pinnedCPUs": ""},
         ]},
     });
     let row = hosts::rows(&snapshot(&[(Kind::InfraNode, object)])).remove(0);
     let cpus = row.pinnable_cpus.unwrap();
     assert_eq!((cpus.used, cpus.total, cpus.free()), (2, 10, 8));
-    assert_eq!((row.zones[0].free_cpus.as_str(), row.zones[1].free_cpus.as_str()), ("4-7", "8-11"));
-    // Pages whose number of free ones is unknown count as used.
+    let free: Vec<Option<&str>> = row.zones.iter().map(|zone| zone.free_cpus.as_deref()).collect();
+    assert_eq!(free, [Some("4-7"), Some("8-11"), None]);
     let pages = row.hugepages.unwrap();
-    assert_eq!((pages.used, pages.total), ((6 << 21) + (2 << 30), (10 << 21) + (2 << 30)));
+    assert_eq!((pages.used, pages.total), ((6 << 21) + (1 << 30), (10 << 21) + (2 << 30)));
     assert_eq!(row.zones[2].pinnable_cpus, None);
+}
+
+#[test]
+fn unknown_cpus_and_pages_are_neither_free_nor_used() {
+    let object = json!({
+        "metadata": {"name": "a"}, "spec": {},
+        "status": {"zones": [
+            {"id": 0, "pinnableCPUs": "2-7", "pinnedCPUs": "2", "hugepages": [{"size": "2Mi", "total": 10, "free": 4}]},
+            {"id": 1, "pinnableCPUs": "8-11", "hugepages": [{"size": "1Gi", "total": 2}]},
+        ]},
+    });
+    let row = hosts::rows(&snapshot(&[(Kind::InfraNode, object)])).remove(0);
+    assert_eq!((row.pinnable_cpus, row.hugepages), (None, None));
+    let zone = &row.zones[1];
+    assert_eq!((zone.pinnable_cpus, &zone.free_cpus, &zone.pinned_cpus), (None, &None, &None));
+    assert_eq!((zone.hugepages[0].used, zone.hugepages[0].total), (None, 2));
+    assert_eq!(row.zones[0].pinnable_cpus.unwrap().total, 6);
 }
 
 fn machine_state(objects: &[(Kind, Value)]) -> MachineState {
@@ -179,8 +197,41 @@ fn unread_kinds_hide_only_their_values() {
     assert_eq!(hosts::rows(&snapshot)[0].vms, Some(0));
     snapshot.set_unread(Kind::VirtualMachineInstance, Some("cluster-a"), "forbidden");
     assert_eq!(hosts::rows(&snapshot)[0].vms, None);
+    assert!(!snapshot.is_refused(Kind::VirtualMachineInstance));
     let unread = snapshot.unread[0].to_string();
     assert_eq!(unread, "virtualmachineinstances outside namespace cluster-a: forbidden");
+}
+
+#[test]
+fn the_state_of_a_host_is_unknown_without_its_report_or_node() {
+    let state = |objects: &[(Kind, Value)], unread: Kind| {
+        let mut snapshot = snapshot(objects);
+        snapshot.set_unread(unread, None, "forbidden");
+        let row = hosts::rows(&snapshot).remove(0);
+        (row.states, row.severity)
+    };
+    let unknown = (vec![], Severity::Warning);
+    let report = infra_node("a", json!([condition("Ready", "True", "Applied")]));
+    assert_eq!(state(&[node("a", "True", false)], Kind::InfraNode), unknown);
+    assert_eq!(state(&[node("a", "True", true)], Kind::InfraNode).0, [HostState::Cordoned]);
+    assert_eq!(state(&[report.clone()], Kind::Node), unknown);
+    assert_eq!(state(&[report], Kind::VirtualMachineInstance).0, [HostState::Ready]);
+}
+
+#[test]
+fn numbers_of_unread_objects_of_a_network_are_unknown() {
+    let tenant = json!({"metadata": {"name": "bank"}, "spec": {"network": {"name": "trunk"}}});
+    let mut snapshot = snapshot(&[(Kind::TenantCluster, tenant)]);
+    let row = networks::rows(&snapshot).remove(0);
+    assert_eq!((row.hosts, row.tenants, row.vlans.as_deref()), (Some(0), Some(1), Some("")));
+    assert_eq!(row.counts, Some(networks::TenantNetworkCounts::default()));
+    for kind in [Kind::InfraNode, Kind::TenantCluster, Kind::VlanClaim] {
+        snapshot.set_unread(kind, None, "forbidden");
+    }
+    let row = networks::rows(&snapshot).remove(0);
+    assert_eq!((row.hosts, row.tenants, row.vlans, row.counts), (None, None, None, None));
+    let json = serde_json::to_value(networks::NetworkRow::default()).unwrap();
+    assert!(json.get("ready").is_none() && json.get("hosts").is_none(), "{json}");
 }
 
 #[test]

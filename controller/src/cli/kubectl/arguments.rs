@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use berth_api::TenantCluster;
+use berth_runtime::cli::{EXIT_BAD_INPUT, Failure};
 use clap::{ValueEnum, ValueHint};
 
 /// Arguments that select the cluster.
@@ -28,6 +30,13 @@ pub(super) struct ScopeArguments {
     pub(super) all_namespaces: bool,
 }
 
+impl ScopeArguments {
+    /// Returns the namespace that the user specifies; `None` for all namespaces.
+    pub(super) fn namespace(&self) -> Option<&str> {
+        self.namespace.as_deref().filter(|_| !self.all_namespaces)
+    }
+}
+
 /// Arguments of the commands that show objects.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(super) struct ListArguments {
@@ -43,6 +52,28 @@ pub(super) struct ListArguments {
     /// Show the objects again after each change, until Ctrl-C
     #[arg(long, short, conflicts_with = "from")]
     pub(super) watch: bool,
+}
+
+impl ListArguments {
+    /// Returns the arguments for the namespace of a tenant, unless the user specifies a namespace.
+    pub(super) fn for_tenant(&self, tenant: &str) -> Self {
+        let mut arguments = self.clone();
+        if arguments.scope.namespace.is_none() {
+            arguments.scope.namespace = Some(TenantCluster::namespace_of(tenant));
+            arguments.scope.all_namespaces = false;
+        }
+        arguments
+    }
+
+    /// Checks that the user specifies no namespace, for a command that needs the objects of all namespaces.
+    pub(super) fn check_no_namespace(&self, command: &str) -> Result<(), Failure> {
+        if self.scope.namespace.is_none() {
+            return Ok(());
+        }
+        let error =
+            anyhow::anyhow!("`{command}` has no --namespace: a host has VMs of all namespaces");
+        Err(Failure { exit_code: EXIT_BAD_INPUT, error })
+    }
 }
 
 /// Format of the output.

@@ -31,6 +31,7 @@ pub(in crate::cli) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    arguments.list.check_no_namespace("host")?;
     show(&HostView { name: &arguments.name }, &arguments.list)
 }
 
@@ -45,6 +46,10 @@ struct HostView<'a> {
 
 impl View for HostView<'_> {
     type Data = Host;
+
+    fn required_kind(&self) -> Kind {
+        Kind::InfraNode
+    }
 
     fn kinds(&self) -> &[Kind] {
         &host_detail::KINDS
@@ -172,7 +177,7 @@ fn zone_table(zones: &[ZoneRow], options: TableOptions) -> String {
         vec![
             Cell::new(&zone.id.to_string()),
             Cell::from(zone.pinnable_cpus.map(count_pair)),
-            Cell::new(&zone.free_cpus),
+            Cell::from(zone.free_cpus.as_ref()),
             Cell::new(&zone.reserved_cpus),
             Cell::new(&pages_of_zone(zone)),
             Cell::from(zone.memory.map(bytes)),

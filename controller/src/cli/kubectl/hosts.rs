@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use berth_runtime::cli::Failure;
 use berth_runtime::cli::columns::{Cell, Column};
-use berth_views::hosts::{self, HostRow, HostState, ZoneRow};
+use berth_views::hosts::{self, HostRow, HostState, PagesRow, ZoneRow};
 use berth_views::{Issue, Kind, Snapshot};
 use serde::Serialize;
 
@@ -29,6 +29,7 @@ pub(in crate::cli) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    arguments.list.check_no_namespace("hosts")?;
     show(&HostsView, &arguments.list)
 }
 
@@ -42,6 +43,10 @@ struct HostsView;
 impl View for HostsView {
     type Data = Hosts;
 
+    fn required_kind(&self) -> Kind {
+        Kind::InfraNode
+    }
+
     fn kinds(&self) -> &[Kind] {
         &hosts::KINDS
     }
@@ -50,10 +55,13 @@ impl View for HostsView {
         Ok(Hosts { hosts: hosts::rows(snapshot) })
     }
 
+    fn empty_text(&self, data: &Hosts) -> Option<&'static str> {
+        data.hosts
+            .is_empty()
+            .then_some("no host: install berth-agent on the Nodes of the infra cluster\n")
+    }
+
     fn format(&self, data: &Hosts, options: TableOptions) -> String {
-        if data.hosts.is_empty() {
-            return "no host: install berth-agent on the Nodes of the infra cluster\n".to_owned();
-        }
         let mut columns = vec![
             Column::flexible("NAME", 12),
             Column::flexible("STATE", 8),
@@ -123,8 +131,12 @@ fn cpus_of_zone(zone: &ZoneRow) -> Option<String> {
 pub(super) fn pages_of_zone(zone: &ZoneRow) -> String {
     let sizes = zone.hugepages.iter();
     let sizes: Vec<String> =
-        sizes.map(|row| format!("{} of {}", count_pair(row.pages), row.size)).collect();
+        sizes.map(|row| format!("{} of {}", pages_text(row), row.size)).collect();
     if sizes.is_empty() { "none".to_owned() } else { sizes.join(" ") }
+}
+
+fn pages_text(row: &PagesRow) -> String {
+    row.pages().map_or_else(|| format!("?/{}", row.total), count_pair)
 }
 
 /// Returns an issue on one line: source, reason and message.

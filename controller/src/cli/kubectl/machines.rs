@@ -43,7 +43,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         host: arguments.host.clone(),
         deployment: arguments.deployment.clone(),
     };
-    show(&MachinesView { filter }, &arguments.list)
+    let view = MachinesView { filter };
+    match &arguments.tenant {
+        Some(tenant) => show(&view, &arguments.list.for_tenant(tenant)),
+        None => show(&view, &arguments.list),
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -58,6 +62,10 @@ struct MachinesView {
 impl View for MachinesView {
     type Data = Machines;
 
+    fn required_kind(&self) -> Kind {
+        Kind::VirtualMachine
+    }
+
     fn kinds(&self) -> &[Kind] {
         &machines::KINDS
     }
@@ -66,10 +74,11 @@ impl View for MachinesView {
         Ok(Machines { machines: rows(snapshot, &self.filter) })
     }
 
+    fn empty_text(&self, data: &Machines) -> Option<&'static str> {
+        data.machines.is_empty().then_some("no machine\n")
+    }
+
     fn format(&self, data: &Machines, options: TableOptions) -> String {
-        if data.machines.is_empty() {
-            return "no machine\n".to_owned();
-        }
         machine_table(&data.machines, options)
     }
 }

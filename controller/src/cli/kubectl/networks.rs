@@ -42,6 +42,10 @@ struct NetworksView;
 impl View for NetworksView {
     type Data = Networks;
 
+    fn required_kind(&self) -> Kind {
+        Kind::InfraNode
+    }
+
     fn kinds(&self) -> &[Kind] {
         &networks::KINDS
     }
@@ -50,10 +54,11 @@ impl View for NetworksView {
         Ok(Networks { networks: rows(snapshot) })
     }
 
+    fn empty_text(&self, data: &Networks) -> Option<&'static str> {
+        data.networks.is_empty().then_some("no host network: add spec.networks to a HostProfile\n")
+    }
+
     fn format(&self, data: &Networks, options: TableOptions) -> String {
-        if data.networks.is_empty() {
-            return "no host network: add spec.networks to a HostProfile\n".to_owned();
-        }
         let columns = [
             Column::flexible("NAME", 10),
             Column::flexible("SCENARIO", 8),
@@ -86,7 +91,10 @@ impl View for NetworksView {
 
 fn cells(row: &NetworkRow) -> Vec<Cell> {
     let scenarios: Vec<String> = row.scenarios.iter().map(|one| format!("{one:?}")).collect();
-    let all = row.ready.saturating_add(row.pending).saturating_add(row.failed);
+    let ready = row.counts.map(|counts| {
+        let all = counts.ready.saturating_add(counts.pending).saturating_add(counts.failed);
+        format!("{}/{all}", counts.ready)
+    });
     let trunks = row.trunks.map(|trunks| {
         let all = trunks.verified.saturating_add(trunks.missing).saturating_add(trunks.unknown);
         format!("{}/{all}", trunks.verified)
@@ -94,12 +102,12 @@ fn cells(row: &NetworkRow) -> Vec<Cell> {
     vec![
         severe(&row.name, row.severity),
         Cell::new(&scenarios.join(",")),
-        Cell::new(&row.hosts.to_string()),
-        Cell::new(&row.tenants.to_string()),
-        Cell::new(&format!("{}/{all}", row.ready)),
+        Cell::from(row.hosts),
+        Cell::from(row.tenants),
+        Cell::from(ready),
         Cell::from(trunks),
         Cell::from(row.mtu),
-        Cell::new(&row.vlans),
+        Cell::from(row.vlans.as_ref()),
         Cell::from(row.free_vlans),
     ]
 }

@@ -75,18 +75,20 @@ impl<T: Serialize> Document<'_, T> {
         })
     }
 
-    /// Prints one line for each kind that was not read and for each object that was left out, unless the document has
+    /// Returns one line for each kind that was not read and for each object that was left out, unless the document has
     /// them.
-    pub(super) fn print_remarks(&self, output: Output) {
+    pub(super) fn remarks(&self, output: Output) -> Vec<String> {
         if matches!(output, Output::Json | Output::Yaml) {
-            return;
+            return Vec::new();
         }
-        for unread in self.unread {
-            print_error(&to_single_line(&format!("{PROGRAM}: not shown: {unread}")));
-        }
-        for problem in &self.problems {
-            print_error(&to_single_line(&format!("{PROGRAM}: {problem}")));
-        }
+        let unread = self.unread.iter().map(|unread| format!("{PROGRAM}: not shown: {unread}"));
+        let problems = self.problems.iter().map(|problem| format!("{PROGRAM}: {problem}"));
+        unread.chain(problems).map(|line| to_single_line(&line)).collect()
+    }
+
+    /// Prints the remarks to standard error.
+    pub(super) fn print_remarks(&self, output: Output) {
+        self.remarks(output).iter().for_each(|line| print_error(line));
     }
 }
 

@@ -1,6 +1,7 @@
 //! Reads the objects of a view: from the cluster with the permissions of the user, or from files.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use berth_api::Problem;
@@ -14,9 +15,12 @@ use kube::api::ApiResource;
 use serde_json::Value;
 
 use super::arguments::{ClusterArguments, ScopeArguments};
+use super::target::split_name;
 use crate::api_resource::api_resource;
 use crate::cli::input::for_each_input_object;
+use crate::fleet::InputObject;
 use crate::list::{list_objects, probe_list};
+use crate::tenant_object::is_valid_name;
 
 /// A client with the permissions of the user, and the namespaces that a command reads.
 pub(super) struct Session {
@@ -35,6 +39,11 @@ impl Session {
         cluster: &ClusterArguments,
         namespace: Option<&str>,
     ) -> Result<Self, Failure> {
+        // The namespace becomes a part of the path of requests.
+        if let Some(invalid) = namespace.filter(|namespace| !is_valid_name(namespace)) {
+            let error = anyhow::anyhow!("{invalid:?} is not the name of a namespace");
+            return Err(Failure { exit_code: EXIT_BAD_INPUT, error });
+        }
         let connected =
             connect_as_user(cluster.kubeconfig.as_deref(), cluster.context.as_deref()).await;
         let (connection, default_namespace) =
@@ -49,8 +58,17 @@ impl Session {
     }
 
     pub(super) async fn open_scope(scope: &ScopeArguments) -> Result<Self, Failure> {
-        let namespace = scope.namespace.as_deref().filter(|_| !scope.all_namespaces);
-        Self::open(&scope.cluster, namespace).await
+        Self::open(&scope.cluster, scope.namespace()).await
+    }
+
+    /// Connects to the cluster, and reads only the namespace of a machine if the user specifies it: `NAMESPACE/NAME`, or
+    /// `NAME` and `--namespace`.
+    pub(super) async fn open_for_machine(
+        scope: &ScopeArguments,
+        machine: &str,
+    ) -> Result<Self, Failure> {
+        let (namespace, _) = split_name(machine);
+        Self::open(&scope.cluster, namespace.or(scope.namespace())).await
     }
 
     /// Lists objects of these kinds. A kind that the user may not list, or that is not installed, is recorded in the
@@ -148,15 +166,37 @@ pub(super) fn resource(kind: Kind) -> ApiResource {
     api_resource(group, version, kind, plural)
 }
 
-/// Reads objects from files, folders and standard input. Objects of kinds that no view reads are ignored.
-pub(super) fn read_files(paths: &[PathBuf]) -> Result<(Snapshot, Vec<Problem>), Failure> {
-    let (mut snapshot, mut problems) = (Snapshot::default(), Vec::new());
+/// Reads objects from files, folders and standard input. Objects of kinds that no view reads are ignored. Of these `kinds`,
+/// those of which the files have no object count as unread: the files may be a part of a cluster.
+pub(super) fn read_files(
+    paths: &[PathBuf],
+    kinds: &[Kind],
+) -> Result<(Snapshot, Vec<Problem>), Failure> {
+    let (objects, problems) = read_objects(paths)?;
+    Ok((snapshot_of(&objects, kinds), problems))
+}
+
+/// Reads all objects from files, folders and standard input.
+pub(super) fn read_objects(paths: &[PathBuf]) -> Result<(Vec<InputObject>, Vec<Problem>), Failure> {
+    let (mut objects, mut problems) = (Vec::new(), Vec::new());
     for path in paths {
-        for found in for_each_input_object(path, &mut problems, |found| found)? {
-            if let Some(kind) = Kind::of(&found.object) {
-                snapshot.add(kind, &found.object);
-            }
+        objects.extend(for_each_input_object(path, &mut problems, |found| found)?);
+    }
+    Ok((objects, problems))
+}
+
+/// Returns the snapshot of input objects, as [`read_files`] does.
+pub(super) fn snapshot_of(objects: &[InputObject], kinds: &[Kind]) -> Snapshot {
+    let mut snapshot = Snapshot::default();
+    let mut found = BTreeSet::new();
+    for InputObject { object, .. } in objects {
+        if let Some(kind) = Kind::of(object) {
+            found.insert(kind);
+            snapshot.add(kind, object);
         }
     }
-    Ok((snapshot, problems))
+    for kind in kinds.iter().filter(|kind| !found.contains(*kind)) {
+        snapshot.set_unread(*kind, None, "the files have none");
+    }
+    snapshot
 }

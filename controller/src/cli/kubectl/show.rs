@@ -10,14 +10,17 @@ use serde::Serialize;
 use super::arguments::{ListArguments, Output};
 use super::output::{Document, TableOptions};
 use super::read::{Session, read_files};
-use super::watch::watch;
+use super::watch::{Shown, watch};
 
 /// A view of the objects of a cluster.
 pub(super) trait View {
     /// Rows or details, as JSON and YAML show them.
     type Data: Serialize;
 
-    /// Returns the kinds that the view needs.
+    /// Returns the kind without which the view shows nothing.
+    fn required_kind(&self) -> Kind;
+
+    /// Returns the kinds that the view reads.
     fn kinds(&self) -> &[Kind];
 
     /// Computes the data.
@@ -28,6 +31,11 @@ pub(super) trait View {
 
     /// Formats the data as tables.
     fn format(&self, data: &Self::Data, options: TableOptions) -> String;
+
+    /// Returns the text that is shown instead of tables if there is no row, although all objects were read.
+    fn empty_text(&self, _data: &Self::Data) -> Option<&'static str> {
+        None
+    }
 }
 
 /// Error for an object that the user names and that does not exist.
@@ -43,7 +51,7 @@ pub(super) struct NotFound {
 /// Shows a view, of files or of a cluster.
 pub(super) fn show<V: View>(view: &V, arguments: &ListArguments) -> Result<ExitCode, Failure> {
     if !arguments.from.is_empty() {
-        let (snapshot, problems) = read_files(&arguments.from)?;
+        let (snapshot, problems) = read_files(&arguments.from, view.kinds())?;
         return show_once(view, arguments, &snapshot, &problems);
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -53,9 +61,12 @@ pub(super) fn show<V: View>(view: &V, arguments: &ListArguments) -> Result<ExitC
             let snapshot = session.read(view.kinds()).await?;
             return show_once(view, arguments, &snapshot, &[]);
         }
-        watch(&session, view.kinds(), |snapshot| {
-            let document = document(view, snapshot, &[])?;
-            document.render(arguments.output, |data, options| view.format(data, options))
+        let (output, required) = (arguments.output, view.required_kind());
+        watch(&session, view.kinds(), required, output, |snapshot| {
+            let document = document(view, arguments, snapshot, &[])?;
+            let text =
+                document.render(output, |data, options| format(view, snapshot, data, options))?;
+            Ok(Shown { text, remarks: document.remarks(output) })
         })
         .await
     })
@@ -68,30 +79,46 @@ fn show_once<V: View>(
     problems: &[Problem],
 ) -> Result<ExitCode, Failure> {
     let output = arguments.output;
-    let document = match document(view, snapshot, problems) {
-        Ok(document) => document,
-        Err(failure) => {
-            // The object may be missing because its kind was not read.
-            let remarks = Document { view: (), unread: &snapshot.unread, problems: Vec::new() };
-            remarks.print_remarks(Output::Table);
-            return Err(failure);
-        }
-    };
-    print(&document.render(output, |data, options| view.format(data, options))?)?;
+    let document = document(view, arguments, snapshot, problems)?;
+    print(&document.render(output, |data, options| format(view, snapshot, data, options))?)?;
     document.print_remarks(output);
-    let is_unread = view.kinds().iter().all(|kind| {
-        let mut unread = snapshot.unread.iter();
-        unread.any(|unread| unread.kind == *kind && unread.only_namespace.is_none())
-    });
-    Ok(ExitCode::from(if is_unread { EXIT_UNREACHABLE } else { 0 }))
+    let is_refused = is_refused(view, arguments, snapshot);
+    Ok(ExitCode::from(if is_refused { EXIT_UNREACHABLE } else { 0 }))
+}
+
+/// Returns true if the cluster refuses the objects without which the view shows nothing. A file without these objects was
+/// read nevertheless.
+fn is_refused<V: View>(view: &V, arguments: &ListArguments, snapshot: &Snapshot) -> bool {
+    arguments.from.is_empty() && snapshot.is_refused(view.required_kind())
+}
+
+/// Formats the data as tables. Without a row, the text depends on whether all objects were read.
+fn format<V: View>(view: &V, snapshot: &Snapshot, data: &V::Data, options: TableOptions) -> String {
+    let Some(text) = view.empty_text(data) else { return view.format(data, options) };
+    let required = view.required_kind();
+    if !snapshot.is_unread(required) {
+        return text.to_owned();
+    }
+    let [_, _, _, objects] = required.resource();
+    format!("none is shown: not all {objects} were read\n")
 }
 
 fn document<'s, V: View>(
     view: &V,
+    arguments: &ListArguments,
     snapshot: &'s Snapshot,
     problems: &'s [Problem],
 ) -> Result<Document<'s, V::Data>, Failure> {
-    let view = view.data(snapshot)?;
+    let unread = snapshot.unread.as_slice();
+    let data = view.data(snapshot).map_err(|error| {
+        // The object may be missing because its kind was not read.
+        Document { view: (), unread, problems: Vec::new() }.print_remarks(Output::Table);
+        let mut failure = Failure::from(error);
+        if is_refused(view, arguments, snapshot) {
+            failure.exit_code = EXIT_UNREACHABLE;
+        }
+        failure
+    })?;
     let problems = snapshot.problems().chain(problems).collect();
-    Ok(Document { view, unread: &snapshot.unread, problems })
+    Ok(Document { view: data, unread, problems })
 }

@@ -15,7 +15,7 @@ use super::arguments::ScopeArguments;
 use super::read::Session;
 use super::route::{Route, RouteChoice, route};
 use super::stream::{StreamError, attach_terminal, open};
-use super::target::find_machine;
+use super::target::{find_machine, split_name};
 use crate::tenant_object::is_valid_name;
 
 /// Kinds that the command needs.
@@ -82,11 +82,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         _ => RouteChoice::Any,
     };
     let (machine, route) = runtime.block_on(async {
-        let session = Session::open_scope(&arguments.scope).await?;
+        let session = Session::open_for_machine(&arguments.scope, &arguments.name).await?;
         if arguments.stdio {
-            let (namespace, name) =
-                arguments.name.split_once('/').unwrap_or(("", arguments.name.as_str()));
-            let machine = ObjectName::new(namespace, name);
+            let (_, name) = split_name(&arguments.name);
+            let machine = ObjectName::new(session.namespace.clone().unwrap_or_default(), name);
             let subresource = format!("portforward/{}/tcp", arguments.port);
             let stream = open(&session, &machine, &subresource).await;
             let stream = stream.map_err(StreamError::into_failure)?;

@@ -40,6 +40,10 @@ struct StorageClassesView;
 impl View for StorageClassesView {
     type Data = StorageClasses;
 
+    fn required_kind(&self) -> Kind {
+        Kind::InfraConfig
+    }
+
     fn kinds(&self) -> &[Kind] {
         &storage_classes::KINDS
     }
@@ -48,11 +52,13 @@ impl View for StorageClassesView {
         Ok(StorageClasses { storage_classes: rows(snapshot) })
     }
 
+    fn empty_text(&self, data: &StorageClasses) -> Option<&'static str> {
+        data.storage_classes
+            .is_empty()
+            .then_some("no storage class: add spec.infraStorageClasses to the InfraConfig\n")
+    }
+
     fn format(&self, data: &StorageClasses, options: TableOptions) -> String {
-        if data.storage_classes.is_empty() {
-            return "no storage class: add spec.infraStorageClasses to the InfraConfig\n"
-                .to_owned();
-        }
         let mut columns = vec![
             Column::flexible("NAME", 12),
             Column::text("DEFAULT"),

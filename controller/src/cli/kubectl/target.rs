@@ -19,6 +19,14 @@ pub(super) enum TargetError {
     Ambiguous { name: String, all: Vec<String> },
 }
 
+/// Splits `NAME` or `NAMESPACE/NAME` into the namespace and the name.
+pub(super) fn split_name(wanted: &str) -> (Option<&str>, &str) {
+    match wanted.split_once('/') {
+        Some((namespace, name)) => (Some(namespace), name),
+        None => (None, wanted),
+    }
+}
+
 /// Returns the machine with a name, `NAME` or `NAMESPACE/NAME`. `namespace` limits the search.
 ///
 /// # Errors
@@ -28,10 +36,8 @@ pub(super) fn find_machine(
     wanted: &str,
     namespace: Option<&str>,
 ) -> Result<ObjectName, TargetError> {
-    let (namespace, name) = match wanted.split_once('/') {
-        Some((namespace, name)) => (Some(namespace), name),
-        None => (namespace, wanted),
-    };
+    let (named, name) = split_name(wanted);
+    let namespace = named.or(namespace);
     let is_wanted = |one: &&ObjectName| {
         one.name == name && namespace.is_none_or(|namespace| one.namespace == namespace)
     };

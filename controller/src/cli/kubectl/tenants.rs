@@ -32,7 +32,7 @@ pub(in crate::cli) struct Arguments {
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     match &arguments.name {
-        Some(name) => show(&TenantView { name }, &arguments.list),
+        Some(name) => show(&TenantView { name }, &arguments.list.for_tenant(name)),
         None => show(&TenantsView, &arguments.list),
     }
 }
@@ -47,6 +47,10 @@ struct TenantsView;
 impl View for TenantsView {
     type Data = Tenants;
 
+    fn required_kind(&self) -> Kind {
+        Kind::TenantCluster
+    }
+
     fn kinds(&self) -> &[Kind] {
         &tenants::KINDS
     }
@@ -55,10 +59,13 @@ impl View for TenantsView {
         Ok(Tenants { tenants: tenants::rows(snapshot) })
     }
 
+    fn empty_text(&self, data: &Tenants) -> Option<&'static str> {
+        data.tenants
+            .is_empty()
+            .then_some("no tenant: create a TenantCluster (examples/tenants.yaml)\n")
+    }
+
     fn format(&self, data: &Tenants, options: TableOptions) -> String {
-        if data.tenants.is_empty() {
-            return "no tenant: create a TenantCluster (examples/tenants.yaml)\n".to_owned();
-        }
         let mut columns = vec![
             Column::flexible("NAME", 10),
             Column::text("READY"),
@@ -112,6 +119,10 @@ struct TenantView<'a> {
 
 impl View for TenantView<'_> {
     type Data = Tenant;
+
+    fn required_kind(&self) -> Kind {
+        Kind::TenantCluster
+    }
 
     fn kinds(&self) -> &[Kind] {
         &tenants::DETAIL_KINDS

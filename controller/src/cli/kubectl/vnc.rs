@@ -65,7 +65,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let session = Session::open_scope(&arguments.scope).await?;
+        let session = Session::open_for_machine(&arguments.scope, &arguments.name).await?;
         let snapshot = session.read(&MACHINE_KINDS).await?;
         let machine =
             find_machine(&snapshot, &arguments.name, arguments.scope.namespace.as_deref())?;

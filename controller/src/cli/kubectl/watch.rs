@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use berth_runtime::cli::text::{error_chain, to_single_line};
-use berth_runtime::cli::{Failure, print, print_error};
+use berth_runtime::cli::{EXIT_UNREACHABLE, Failure, Reader, print_error, print_to_reader};
 use berth_runtime::watch::{Config, Error, Event, event_stream};
 use berth_views::{Kind, ObjectName, Snapshot};
 use futures::StreamExt as _;
@@ -15,6 +15,7 @@ use kube::api::DynamicObject;
 use kube::{Api, ResourceExt as _};
 use tokio::time::{Instant, sleep_until};
 
+use super::arguments::Output;
 use super::program::PROGRAM;
 use super::read::{Session, resource};
 
@@ -25,26 +26,35 @@ const CLEAR: &str = "\u{1b}[H\u{1b}[2J\u{1b}[3J";
 
 type KindEvent = (Kind, Result<Event<DynamicObject>, Error>);
 
-/// Shows what `render` returns for the objects of these kinds, now and after each change. Returns only after an error.
+/// A view as text, with lines for standard error.
+#[derive(Debug, Default)]
+pub(super) struct Shown {
+    pub(super) text: String,
+    pub(super) remarks: Vec<String>,
+}
+
+/// Shows what `render` returns for the objects of these kinds, now and after each change. Returns after an error, after the
+/// reader of standard output has closed the pipe, or if the objects of the `required` kind are refused.
 pub(super) async fn watch(
     session: &Session,
     kinds: &[Kind],
-    mut render: impl FnMut(&Snapshot) -> Result<String, Failure>,
+    required: Kind,
+    output: Output,
+    mut render: impl FnMut(&Snapshot) -> Result<Shown, Failure>,
 ) -> Result<ExitCode, Failure> {
     let mut state = WatchState::default();
     let mut streams = Vec::new();
     for kind in kinds {
         streams.extend(state.start(session, *kind).await?);
     }
-    for unread in &state.snapshot.unread {
-        print_error(&to_single_line(&format!("{PROGRAM}: not shown: {unread}")));
+    let mut screen = Screen::new(output);
+    // The view would never show an object.
+    if state.snapshot.is_refused(required) {
+        screen.show(render(&state.snapshot)?)?;
+        return Ok(ExitCode::from(EXIT_UNREACHABLE));
     }
     let mut events = select_all(streams);
-    let (mut shown, mut show_at) = (String::new(), None::<Instant>);
-    // Without any stream, the view is shown once.
-    if state.unlisted.is_empty() {
-        return print(&render(&state.snapshot)?);
-    }
+    let mut show_at = None::<Instant>;
     loop {
         let deadline = show_at.unwrap_or_else(|| Instant::now() + Duration::from_secs(3600));
         tokio::select! {
@@ -58,19 +68,49 @@ pub(super) async fn watch(
             },
             () = sleep_until(deadline) => {
                 show_at = None;
-                let text = render(&state.snapshot)?;
-                if text != shown && state.unlisted.is_empty() {
-                    let is_terminal = std::io::stdout().is_terminal();
-                    let before = match (is_terminal, shown.is_empty()) {
-                        (true, _) => CLEAR,
-                        (false, true) => "",
-                        (false, false) => "\n",
-                    };
-                    print(&format!("{before}{text}"))?;
-                    shown = text;
+                if state.unlisted.is_empty()
+                    && screen.show(render(&state.snapshot)?)? == Reader::Gone
+                {
+                    return Ok(ExitCode::SUCCESS);
                 }
             }
         }
+    }
+}
+
+/// Standard output and standard error, with what they show.
+struct Screen {
+    is_terminal: bool,
+    /// Text between two views, if standard output is no terminal.
+    separator: &'static str,
+    shown: Option<Shown>,
+}
+
+impl Screen {
+    fn new(output: Output) -> Self {
+        let separator = if output == Output::Yaml { "---\n" } else { "\n" };
+        Self { is_terminal: std::io::stdout().is_terminal(), separator, shown: None }
+    }
+
+    /// Shows a view, unless it is shown already.
+    fn show(&mut self, next: Shown) -> Result<Reader, Failure> {
+        let mut reader = Reader::Present;
+        let is_new = self.shown.as_ref().is_none_or(|shown| shown.text != next.text);
+        if is_new {
+            let before = match (self.is_terminal, &self.shown) {
+                (true, _) => CLEAR,
+                (false, None) => "",
+                (false, Some(_)) => self.separator,
+            };
+            reader = print_to_reader(&format!("{before}{}", next.text))?;
+        }
+        let known = self.shown.as_ref().map(|shown| shown.remarks.as_slice()).unwrap_or_default();
+        // A terminal was cleared, so it needs all remarks again.
+        let is_cleared = self.is_terminal && is_new;
+        let remarks = next.remarks.iter().filter(|line| is_cleared || !known.contains(line));
+        remarks.for_each(|line| print_error(line));
+        self.shown = Some(next);
+        Ok(reader)
     }
 }
 

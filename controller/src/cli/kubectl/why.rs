@@ -13,9 +13,10 @@ use serde::Serialize;
 use super::arguments::{ListArguments, Output};
 use super::output::{push_paragraph, to_json, to_yaml};
 use super::program::PROGRAM;
-use super::read::{Session, read_files};
+use super::read::{Session, read_objects, snapshot_of};
 use super::state::StateSources;
 use super::target::{TargetError, find_machine};
+use crate::fleet::{Fleet, FleetItem};
 use crate::plan::{Placement, explain_placement, render_placement};
 
 /// Explain where a machine is and why, or why it does not run
@@ -54,17 +55,14 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         let error = anyhow::anyhow!("`why` has no --watch: use `kubectl berth machines --watch`");
         return Err(Failure { exit_code: EXIT_BAD_INPUT, error });
     }
-    let (snapshot, _) = read_snapshot(list)?;
+    let (snapshot, fleet_of_files) = read(arguments)?;
     let name = find_machine(&snapshot, &arguments.name, list.scope.namespace.as_deref())?;
     let machine = machines::find(&snapshot, &name)
         .ok_or_else(|| TargetError::NotFound { name: arguments.name.clone() })?;
-    let sources = StateSources {
-        cluster: &list.scope.cluster,
-        from: &list.from,
-        added: &[],
-        is_drain: false,
-    };
-    let (placement, problems) = match sources.read() {
+    let cluster = &list.scope.cluster;
+    let sources = StateSources { cluster, from: &[], added: &[], is_drain: false };
+    let fleet = fleet_of_files.map_or_else(|| sources.read(), Ok);
+    let (placement, problems) = match fleet {
         Ok(fleet) => {
             let name = name.to_string();
             let own = |problem: &&Problem| problem.object.ends_with(&format!(" {name}"));
@@ -87,14 +85,20 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(if why.needs_action() { EXIT_PROBLEMS } else { 0 }))
 }
 
-fn read_snapshot(list: &ListArguments) -> Result<(Snapshot, Vec<Problem>), Failure> {
+/// Reads the machines. Files are read once, because standard input has no second time: they are also returned as the state
+/// of the cluster.
+fn read(arguments: &Arguments) -> Result<(Snapshot, Option<Fleet>), Failure> {
+    let list = &arguments.list;
     if !list.from.is_empty() {
-        return read_files(&list.from);
+        let (objects, problems) = read_objects(&list.from)?;
+        let snapshot = snapshot_of(&objects, &machines::KINDS);
+        let items = objects.into_iter().map(FleetItem::from_input).collect();
+        return Ok((snapshot, Some(Fleet::from_items(items, problems))));
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let session = Session::open_scope(&list.scope).await?;
-        Ok((session.read(&machines::KINDS).await?, Vec::new()))
+        let session = Session::open_for_machine(&list.scope, &arguments.name).await?;
+        Ok((session.read(&machines::KINDS).await?, None))
     })
 }
 
@@ -103,7 +107,9 @@ impl Why {
         let is_blocked = self.machine.evacuation.as_ref().is_some_and(|one| one.is_blocked);
         let has_failed =
             matches!(self.machine.state, MachineState::Failed | MachineState::Unschedulable);
-        is_blocked || has_failed || matches!(self.placement, Some(Placement::Unplaced(_)))
+        is_blocked
+            || has_failed
+            || matches!(self.placement, Some(Placement::Unplaced(_) | Placement::Pending(_)))
     }
 }
 

@@ -44,12 +44,31 @@ pub fn report_result(program: &str, result: Result<ExitCode, Failure>) -> ExitCo
 /// # Errors
 /// Returns [`EXIT_UNREACHABLE`] if standard output cannot be written, for example because the disk is full.
 pub fn print(text: &str) -> Result<ExitCode, Failure> {
-    match std::io::stdout().lock().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+    print_to_reader(text).map(|_| ExitCode::SUCCESS)
+}
+
+/// Reader of standard output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reader {
+    /// The text was written.
+    Present,
+    /// The reader has closed the pipe: no later text can be written.
+    Gone,
+}
+
+/// Prints a string to standard output, as [`print()`] does, and returns the state of the reader.
+///
+/// # Errors
+/// Returns [`EXIT_UNREACHABLE`] if standard output cannot be written.
+pub fn print_to_reader(text: &str) -> Result<Reader, Failure> {
+    let mut stdout = std::io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Ok(()) => Ok(Reader::Present),
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(Reader::Gone),
+        Err(error) => {
             let error = anyhow::Error::from(error).context("failed to write to standard output");
             Err(Failure { exit_code: EXIT_UNREACHABLE, error })
         }
-        _ => Ok(ExitCode::SUCCESS),
     }
 }
 
