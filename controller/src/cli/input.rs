@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use berth_runtime::cli::{EXIT_BAD_INPUT, Failure};
+use serde_json::Value;
 
 use crate::fleet::{InputObject, stream};
 use berth_api::Problem;
@@ -80,4 +81,25 @@ fn collect_files(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), Failure>
         }
     }
     Ok(())
+}
+
+/// Identity of an object: API group, kind, namespace and name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct ObjectKey([String; 4]);
+
+impl ObjectKey {
+    /// Returns the identity of an object. Fields that are missing count as empty.
+    pub(super) fn of(object: &Value) -> Self {
+        let text = |path: &str| object.pointer(path).and_then(Value::as_str).unwrap_or_default();
+        let group = text("/apiVersion").split_once('/').map_or("", |(group, _)| group);
+        let [kind, namespace, name] =
+            ["/kind", "/metadata/namespace", "/metadata/name"].map(|path| text(path).to_owned());
+        Self([group.to_owned(), kind, namespace, name])
+    }
+
+    /// Returns true if the object is the TenantCluster with this name.
+    pub(super) fn is_tenant(&self, tenant: &str) -> bool {
+        let [group, kind, _, name] = &self.0;
+        group == "berth.dev" && kind == "TenantCluster" && name == tenant
+    }
 }

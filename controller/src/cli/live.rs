@@ -1,5 +1,6 @@
 //! Reads objects from a live cluster, with list requests only.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::Context;
@@ -10,6 +11,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use serde_json::Value;
 
+use super::input::ObjectKey;
 use crate::api_resource::{api_resource, deployment_resource};
 use crate::fleet::{FleetItem, InputObject};
 use crate::list::list_objects;
@@ -69,6 +71,22 @@ const LISTED_KINDS: [(&str, &str, &str, &str, bool); 19] = [
     ),
 ];
 
+/// Kinds with which machines of tenants are rendered: group, version, kind and plural. They are optional.
+const TENANT_KINDS: [[&str; 4]; 2] = [
+    ["berth.dev", "v1alpha1", "TenantCluster", "tenantclusters"],
+    ["berth.dev", "v1alpha1", "VlanClaim", "vlanclaims"],
+];
+
+/// Objects that are listed.
+pub(super) struct Listing<'a> {
+    /// True if MachineDeployments are listed, which decide how machines leave a drained host.
+    pub(super) is_drain: bool,
+    /// True if the objects with which machines of tenants are rendered are listed.
+    pub(super) has_tenants: bool,
+    /// Objects that are left out, because other objects replace them.
+    pub(super) replaced: &'a BTreeSet<ObjectKey>,
+}
+
 /// Lists all objects that placement reads, with the kubeconfig at `path`. If `is_drain` is true, also lists
 /// MachineDeployments.
 ///
@@ -90,7 +108,9 @@ pub(super) fn list_items(
         let config = config.map_err(|error| Failure { exit_code: EXIT_BAD_INPUT, error })?;
         let server = config.cluster_url.to_string();
         let client = Client::try_from(config).with_context(|| name)?;
-        list_items_with_client(&client, &server, is_drain, problems).await
+        let replaced = BTreeSet::new();
+        let listing = Listing { is_drain, has_tenants: false, replaced: &replaced };
+        list_items_with_client(&client, &server, &listing, problems).await
     })
 }
 
@@ -99,25 +119,30 @@ pub(super) fn list_items(
 pub(super) async fn list_items_with_client(
     client: &Client,
     server: &str,
-    is_drain: bool,
+    listing: &Listing<'_>,
     problems: &mut Vec<Problem>,
 ) -> Result<Vec<FleetItem>, Failure> {
+    let replaced = listing.replaced;
     let mut items = Vec::new();
     let kinds = LISTED_KINDS.iter().map(|&(group, version, kind, plural, is_optional)| {
         (api_resource(group, version, kind, plural), is_optional)
     });
-    let for_drain = is_drain.then(|| (deployment_resource(), true));
-    for (resource, is_optional) in kinds.chain(for_drain) {
+    let for_drain = listing.is_drain.then(|| (deployment_resource(), true));
+    let for_tenants = TENANT_KINDS.iter().filter(|_| listing.has_tenants);
+    let for_tenants = for_tenants
+        .map(|&[group, version, kind, plural]| (api_resource(group, version, kind, plural), true));
+    for (resource, is_optional) in kinds.chain(for_drain).chain(for_tenants) {
         let result = if is_optional {
-            list_optional_kind(client, &resource, &mut items, problems).await.map(drop)
+            let listed = list_optional_kind(client, &resource, replaced, &mut items, problems);
+            listed.await.map(drop)
         } else {
-            list_kind(client, &resource, &mut items).await
+            list_kind(client, &resource, replaced, &mut items).await
         };
         if let Err(error) = result {
             return Err(list_failure(error, server, &resource.plural));
         }
     }
-    if let Err(error) = list_reported_storage(client, &mut items, problems).await {
+    if let Err(error) = list_reported_storage(client, replaced, &mut items, problems).await {
         return Err(list_failure(error, server, "csistoragecapacities"));
     }
     Ok(items)
@@ -133,6 +158,7 @@ fn list_failure(error: CallError, server: &str, plural: &str) -> Failure {
 /// alone, the hosts would seem to have no free storage.
 async fn list_reported_storage(
     client: &Client,
+    replaced: &BTreeSet<ObjectKey>,
     items: &mut Vec<FleetItem>,
     problems: &mut Vec<Problem>,
 ) -> Result<(), CallError> {
@@ -140,9 +166,9 @@ async fn list_reported_storage(
         let capacities =
             api_resource("storage.k8s.io", version, "CSIStorageCapacity", "csistoragecapacities");
         let problem_count = problems.len();
-        if list_optional_kind(client, &capacities, items, problems).await? {
+        if list_optional_kind(client, &capacities, replaced, items, problems).await? {
             let drivers = api_resource("storage.k8s.io", "v1", "CSIDriver", "csidrivers");
-            list_optional_kind(client, &drivers, items, problems).await?;
+            list_optional_kind(client, &drivers, replaced, items, problems).await?;
             break;
         }
         // A permission that is missing is missing for all versions.
@@ -157,10 +183,11 @@ async fn list_reported_storage(
 async fn list_optional_kind(
     client: &Client,
     resource: &ApiResource,
+    replaced: &BTreeSet<ObjectKey>,
     items: &mut Vec<FleetItem>,
     problems: &mut Vec<Problem>,
 ) -> Result<bool, CallError> {
-    let Err(error) = list_kind(client, resource, items).await else { return Ok(true) };
+    let Err(error) = list_kind(client, resource, replaced, items).await else { return Ok(true) };
     let Some(status) = error.status() else { return Err(error) };
     if status.code != 404 {
         let message = format!("cannot be listed: {}; this kind is ignored", status.message);
@@ -172,6 +199,7 @@ async fn list_optional_kind(
 async fn list_kind(
     client: &Client,
     resource: &ApiResource,
+    replaced: &BTreeSet<ObjectKey>,
     items: &mut Vec<FleetItem>,
 ) -> Result<(), CallError> {
     let visit = |mut object: Value| {
@@ -179,6 +207,9 @@ async fn list_kind(
         if let Some(fields) = object.as_object_mut() {
             fields.entry("apiVersion").or_insert_with(|| resource.api_version.clone().into());
             fields.entry("kind").or_insert_with(|| resource.kind.clone().into());
+        }
+        if replaced.contains(&ObjectKey::of(&object)) {
+            return;
         }
         let location = resource.plural.clone();
         let found = InputObject { location, object };

@@ -1,13 +1,15 @@
 //! Reads the whole state of a cluster, for commands that run the placement engine on it.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use berth_api::Problem;
 use berth_runtime::cli::Failure;
 
 use super::arguments::ClusterArguments;
-use super::read::Session;
-use crate::cli::{input, live};
+use super::read::{Session, read_objects};
+use crate::cli::input::{ObjectKey, for_each_input_object};
+use crate::cli::live::{self, Listing};
 use crate::fleet::{Fleet, FleetItem};
 
 /// Sources of the state.
@@ -24,23 +26,42 @@ pub(super) struct StateSources<'a> {
 impl StateSources<'_> {
     /// Reads the objects. An object that is added replaces the object of the cluster with its name.
     pub(super) fn read(&self) -> Result<Fleet, Failure> {
-        let mut problems: Vec<Problem> = Vec::new();
+        let (added, mut problems) = read_objects(self.added)?;
+        let replaced: BTreeSet<ObjectKey> =
+            added.iter().map(|found| ObjectKey::of(&found.object)).collect();
         let mut items: Vec<FleetItem> = Vec::new();
         for path in self.from {
-            items.extend(input::for_each_input_object(path, &mut problems, FleetItem::from_input)?);
+            let found = for_each_input_object(path, &mut problems, |found| {
+                let is_kept = !replaced.contains(&ObjectKey::of(&found.object));
+                is_kept.then(|| FleetItem::from_input(found))
+            })?;
+            items.extend(found.into_iter().flatten());
         }
         if self.from.is_empty() {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             let listed = runtime.block_on(async {
                 let session = Session::open(self.cluster, None).await?;
                 let (client, server) = (&session.client, session.server.as_str());
-                live::list_items_with_client(client, server, self.is_drain, &mut problems).await
+                let listing = Listing {
+                    is_drain: self.is_drain,
+                    // Without changes, no machine is rendered.
+                    has_tenants: !added.is_empty(),
+                    replaced: &replaced,
+                };
+                live::list_items_with_client(client, server, &listing, &mut problems).await
             })?;
             items.extend(listed);
         }
-        for path in self.added {
-            items.extend(input::for_each_input_object(path, &mut problems, FleetItem::from_input)?);
+        items.extend(added.into_iter().map(FleetItem::from_input));
+        let mut fleet = Fleet::from_items(items, problems);
+        if self.from.is_empty() {
+            // Only the tenants that the change concerns are shown.
+            let Fleet { tenants, machine_counts, .. } = &mut fleet;
+            tenants.retain(|tenant| {
+                let is_added = replaced.iter().any(|key| key.is_tenant(&tenant.name));
+                is_added || machine_counts.iter().any(|one| one.namespace == tenant.namespace)
+            });
         }
-        Ok(Fleet::from_items(items, problems))
+        Ok(fleet)
     }
 }
