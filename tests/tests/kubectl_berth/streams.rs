@@ -22,7 +22,8 @@ use tokio::runtime::Runtime;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
-use tokio_tungstenite::tungstenite::protocol::Role;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role};
 
 /// Path of the VirtualMachineInstance whose subresources are served.
 const INSTANCE: &str =
@@ -133,6 +134,11 @@ fn open_stream(mut request: Request<Incoming>, path: &str) -> Response<Full<Byte
             let block = message.into_data();
             let upper = Message::binary(block.to_ascii_uppercase());
             socket.send(upper).await.unwrap_or_default();
+            if block.windows(4).any(|word| word == b"away") {
+                let code = CloseCode::Away;
+                let frame = CloseFrame { code, reason: "the node stops".into() };
+                socket.close(Some(frame)).await.unwrap_or_default();
+            }
             if block.windows(4).any(|word| word == b"quit") {
                 socket.close(None).await.unwrap_or_default();
             }
@@ -181,11 +187,30 @@ fn a_console_is_connected_until_the_escape_key() {
 }
 
 #[test]
+fn the_reason_of_the_server_for_the_end_is_printed() {
+    let server = Server::start();
+    let mut child = server.spawn(&["console", "cluster-a/web-1"]);
+    child.stdin.as_mut().unwrap().write_all(b"away").unwrap();
+    let output = child.wait_with_output().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(3), "{error}");
+    assert!(error.contains("the node stops"), "{error}");
+}
+
+#[test]
+fn standard_input_that_ends_ends_the_port_forwarding() {
+    let server = Server::start();
+    let mut child = server.spawn(&["ssh", "--stdio", "cluster-a/web-1", "--port=22"]);
+    drop(child.stdin.take());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
 fn a_refused_console_is_explained() {
     let server = Server::start();
     let output = server.spawn(&["console", "off"]).wait_with_output().unwrap();
     let error = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(3), "{error}");
+    assert_eq!(output.status.code(), Some(2), "{error}");
     assert!(error.contains("console of cluster-a/off: ") && error.contains("not found"), "{error}");
     assert!(!error.contains('\u{1b}'), "{error:?}");
     let output = server.spawn(&["console", "none"]).wait_with_output().unwrap();

@@ -7,8 +7,9 @@ use berth_views::Kind;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::arguments::ScopeArguments;
+use super::exchange::attach_terminal;
 use super::read::Session;
-use super::stream::{StreamError, attach_terminal, open};
+use super::stream::{StreamError, open};
 use super::target::find_machine;
 use super::terminal::RawMode;
 
@@ -45,12 +46,16 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             open(&session, &machine, "console").await.map_err(StreamError::into_failure)?;
         let mut terminate = signal(SignalKind::terminate())?;
         let mut hang_up = signal(SignalKind::hangup())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut quit = signal(SignalKind::quit())?;
         print_error(&format!("connected to the console of {machine}; Ctrl-] ends it"));
         let raw_mode = RawMode::enable()?;
         let ended = tokio::select! {
             ended = attach_terminal(stream, Some(ESCAPE)) => ended,
             _ = terminate.recv() => Ok(()),
             _ = hang_up.recv() => Ok(()),
+            _ = interrupt.recv() => Ok(()),
+            _ = quit.recv() => Ok(()),
         };
         drop(raw_mode);
         print_error("");

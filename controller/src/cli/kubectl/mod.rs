@@ -5,6 +5,7 @@ mod arguments;
 mod complete;
 mod console;
 mod drain_check;
+mod exchange;
 mod host;
 mod hosts;
 mod machines;

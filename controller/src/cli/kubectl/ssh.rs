@@ -12,9 +12,10 @@ use berth_runtime::cli::{EXIT_BAD_INPUT, Failure, print, print_error};
 use berth_views::{Kind, ObjectName};
 
 use super::arguments::ScopeArguments;
+use super::exchange::attach_terminal;
 use super::read::Session;
 use super::route::{Route, RouteChoice, route};
-use super::stream::{StreamError, attach_terminal, open};
+use super::stream::{StreamError, open};
 use super::target::{find_machine, split_name};
 use crate::tenant_object::is_valid_name;
 

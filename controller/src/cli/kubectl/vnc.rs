@@ -16,8 +16,9 @@ use tokio::sync::oneshot;
 
 use super::arguments::ScopeArguments;
 use super::console::MACHINE_KINDS;
+use super::exchange::attach_connection;
 use super::read::Session;
-use super::stream::{StreamError, attach_connection, open};
+use super::stream::{StreamError, open};
 use super::target::find_machine;
 
 /// Viewers that are searched in PATH, in this order.
@@ -69,7 +70,6 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         let snapshot = session.read(&MACHINE_KINDS).await?;
         let machine =
             find_machine(&snapshot, &arguments.name, arguments.scope.namespace.as_deref())?;
-        let stream = open(&session, &machine, "vnc").await.map_err(StreamError::into_failure)?;
         let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), arguments.port);
         let listener = TcpListener::bind(address).await?;
         let address = listener.local_addr()?;
@@ -91,6 +91,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         };
         // Only one viewer can connect.
         drop(listener);
+        // KubeVirt disconnects another user of the display, so the display is opened when the viewer is there.
+        let stream = open(&session, &machine, "vnc").await.map_err(StreamError::into_failure)?;
         print_error(&format!("connected to the display of {machine}"));
         attach_connection(stream, connection).await.map_err(StreamError::into_failure)?;
         Ok(ExitCode::SUCCESS)
