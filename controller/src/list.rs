@@ -38,6 +38,12 @@ pub(crate) async fn list_objects(
     Ok(false)
 }
 
+/// Returns true if the list took so long that the API server has discarded its version, between two pages. The pages that
+/// were received belong to no list, and the list must be repeated.
+pub(crate) fn is_expired(error: &CallError) -> bool {
+    error.status().is_some_and(|status| status.code == 410)
+}
+
 /// Checks that the objects of a kind can be listed, with a request for one of them.
 ///
 /// # Errors

@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::input::ObjectKey;
 use crate::api_resource::{api_resource, deployment_resource};
 use crate::fleet::{FleetItem, InputObject};
-use crate::list::list_objects;
+use crate::list::{is_expired, list_objects};
 use berth_api::Problem;
 use berth_kubevirt_render::machines::MACHINE_DEPLOYMENT_KIND;
 
@@ -196,7 +196,24 @@ async fn list_optional_kind(
     Ok(false)
 }
 
+/// Lists a kind; a list that expires is repeated once.
 async fn list_kind(
+    client: &Client,
+    resource: &ApiResource,
+    replaced: &BTreeSet<ObjectKey>,
+    items: &mut Vec<FleetItem>,
+) -> Result<(), CallError> {
+    let count = items.len();
+    match list_kind_once(client, resource, replaced, items).await {
+        Err(error) if is_expired(&error) => {
+            items.truncate(count);
+            list_kind_once(client, resource, replaced, items).await
+        }
+        result => result,
+    }
+}
+
+async fn list_kind_once(
     client: &Client,
     resource: &ApiResource,
     replaced: &BTreeSet<ObjectKey>,

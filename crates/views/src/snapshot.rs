@@ -169,6 +169,25 @@ impl Snapshot {
         }
     }
 
+    /// Removes all objects of a kind.
+    pub fn clear(&mut self, kind: Kind) {
+        self.malformed.retain(|(of, _), _| *of != kind);
+        match kind {
+            Kind::AddressClaim => self.address_claims.clear(),
+            Kind::InfraConfig => self.config = None,
+            Kind::InfraNode => self.infra_nodes.clear(),
+            Kind::TenantCluster => self.tenants.clear(),
+            Kind::VlanClaim => self.vlan_claims.clear(),
+            Kind::LauncherPod => self.pods.clear(),
+            Kind::MachineDeployment => self.deployments.clear(),
+            Kind::Node => self.nodes.clear(),
+            Kind::MachineService => self.services.clear(),
+            Kind::StorageClass => self.storage_classes.clear(),
+            Kind::VirtualMachine => self.machines.clear(),
+            Kind::VirtualMachineInstance => self.instances.clear(),
+        }
+    }
+
     /// Records that objects of a kind were not read, or only those in one namespace.
     pub fn set_unread(
         &mut self,

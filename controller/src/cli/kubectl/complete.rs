@@ -1,14 +1,15 @@
 //! Completions in the format in which kubectl expects them from `kubectl_complete-berth`: one candidate per line, a tabulator,
 //! a description, and at the end a line with a directive.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use berth_runtime::cli::text::to_single_line;
-use berth_views::{Kind, Snapshot};
+use berth_views::{Kind, ObjectName, Snapshot};
 use clap::Command;
 use tokio::time::timeout;
 
-use super::arguments::ClusterArguments;
+use super::arguments::{ClusterArguments, ScopeArguments};
 use super::read::Session;
 
 /// Directive with which the shell does not complete file names (cobra's ShellCompDirectiveNoFileComp).
@@ -38,7 +39,7 @@ pub(super) fn completions(command: &Command, words: &[String]) -> String {
             }
         }
         Candidates::Objects(names) => {
-            let all = object_names(names).unwrap_or_default();
+            let all = object_names(names, &scope(before), last).unwrap_or_default();
             all.iter()
                 .filter(|name| name.starts_with(last))
                 .for_each(|name| push(&mut out, name, ""));
@@ -120,8 +121,33 @@ fn flag_with_value<'c>(command: &'c Command, word: &str) -> Option<&'c clap::Arg
     found.filter(|flag| flag.get_action().takes_values())
 }
 
+/// Returns the cluster and the namespace that the words select.
+fn scope(words: &[String]) -> ScopeArguments {
+    let value = |names: [&str; 2]| {
+        words.iter().enumerate().rev().find_map(|(at, word)| {
+            names.iter().find_map(|name| {
+                let rest = word.strip_prefix(name)?;
+                match rest.strip_prefix('=') {
+                    Some(value) => Some(value.to_owned()),
+                    None if rest.is_empty() => words.get(at.saturating_add(1)).cloned(),
+                    // A value can follow the letter of an option immediately.
+                    None => (!name.starts_with("--")).then(|| rest.to_owned()),
+                }
+            })
+        })
+    };
+    ScopeArguments {
+        cluster: ClusterArguments {
+            kubeconfig: value(["--kubeconfig"; 2]).map(PathBuf::from),
+            context: value(["--context"; 2]),
+        },
+        namespace: value(["--namespace", "-n"]),
+        all_namespaces: false,
+    }
+}
+
 /// Returns the names of objects in the cluster; `None` if they cannot be read in time.
-fn object_names(names: Names) -> Option<Vec<String>> {
+fn object_names(names: Names, scope: &ScopeArguments, last: &str) -> Option<Vec<String>> {
     let kinds: &[Kind] = match names {
         Names::Hosts => &[Kind::InfraNode, Kind::Node],
         Names::Machines => &[Kind::VirtualMachine],
@@ -130,7 +156,7 @@ fn object_names(names: Names) -> Option<Vec<String>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
     let snapshot: Snapshot = runtime.block_on(async {
         let read = async {
-            let session = Session::open(&ClusterArguments::default(), None).await.ok()?;
+            let session = Session::open_for_machine(scope, last).await.ok()?;
             session.read(kinds).await.ok()
         };
         timeout(TIMEOUT, read).await.ok().flatten()
@@ -139,7 +165,11 @@ fn object_names(names: Names) -> Option<Vec<String>> {
         Names::Hosts => {
             berth_views::hosts::rows(&snapshot).into_iter().map(|row| row.name).collect()
         }
-        Names::Machines => snapshot.machines.keys().map(ToString::to_string).collect(),
+        Names::Machines => {
+            let is_short = scope.namespace.is_some() && !last.contains('/');
+            let name = |one: &ObjectName| if is_short { one.name.clone() } else { one.to_string() };
+            snapshot.machines.keys().map(name).collect()
+        }
         Names::Tenants => snapshot.tenants.into_keys().collect(),
     })
 }
@@ -157,6 +187,18 @@ mod tests {
             Candidates::Fixed(all) => all.into_iter().map(|(name, _)| name).collect(),
             other => vec![format!("{other:?}")],
         }
+    }
+
+    #[test]
+    fn the_cluster_and_the_namespace_are_those_of_the_words() {
+        let words = |text: &str| -> Vec<String> { text.split(' ').map(str::to_owned).collect() };
+        let found = scope(&words("why --kubeconfig=/a --context lab -n bank"));
+        assert_eq!(found.cluster.kubeconfig, Some(PathBuf::from("/a")));
+        assert_eq!(found.cluster.context.as_deref(), Some("lab"));
+        assert_eq!(found.namespace.as_deref(), Some("bank"));
+        assert_eq!(scope(&words("why -nbank")).namespace.as_deref(), Some("bank"));
+        assert_eq!(scope(&words("why --namespace shop")).namespace.as_deref(), Some("shop"));
+        assert_eq!(scope(&words("why --no-headers -n")).namespace, None);
     }
 
     #[test]

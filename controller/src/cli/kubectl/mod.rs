@@ -105,7 +105,7 @@ enum ProgramCommand {
         markdown: bool,
     },
     /// Print completions of the last argument, as kubectl expects them from a plugin
-    #[command(name = "__complete", hide = true)]
+    #[command(name = "__complete", hide = true, disable_help_flag = true)]
     Complete {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         words: Vec<String>,

@@ -59,18 +59,20 @@ impl View for NetworksView {
     }
 
     fn format(&self, data: &Networks, options: TableOptions) -> String {
-        let columns = [
+        let mut columns = vec![
             Column::flexible("NAME", 10),
             Column::flexible("SCENARIO", 8),
             Column::number("HOSTS"),
             Column::number("TENANTS"),
             Column::number("READY"),
             Column::number("TRUNKS"),
-            Column::number("MTU"),
             Column::flexible("VLANS", 8),
             Column::number("FREE"),
         ];
-        let cells: Vec<_> = data.networks.iter().map(cells).collect();
+        if options.is_wide {
+            columns.push(Column::number("MTU"));
+        }
+        let cells: Vec<_> = data.networks.iter().map(|row| cells(row, options.is_wide)).collect();
         let mut out = options.table(&columns, &cells);
         for network in data.networks.iter().filter(|network| !network.faults.is_empty()) {
             let heading = format!("Faults of {}", network.name);
@@ -89,7 +91,7 @@ impl View for NetworksView {
     }
 }
 
-fn cells(row: &NetworkRow) -> Vec<Cell> {
+fn cells(row: &NetworkRow, is_wide: bool) -> Vec<Cell> {
     let scenarios: Vec<String> = row.scenarios.iter().map(|one| format!("{one:?}")).collect();
     let ready = row.counts.map(|counts| {
         let all = counts.ready.saturating_add(counts.pending).saturating_add(counts.failed);
@@ -99,17 +101,20 @@ fn cells(row: &NetworkRow) -> Vec<Cell> {
         let all = trunks.verified.saturating_add(trunks.missing).saturating_add(trunks.unknown);
         format!("{}/{all}", trunks.verified)
     });
-    vec![
+    let mut cells = vec![
         severe(&row.name, row.severity),
         Cell::new(&scenarios.join(",")),
         Cell::from(row.hosts),
         Cell::from(row.tenants),
         Cell::from(ready),
         Cell::from(trunks),
-        Cell::from(row.mtu),
         Cell::from(row.vlans.as_ref()),
         Cell::from(row.free_vlans),
-    ]
+    ];
+    if is_wide {
+        cells.push(Cell::from(row.mtu));
+    }
+    cells
 }
 
 fn fault_text(fault: &NetworkFault) -> String {
@@ -118,4 +123,33 @@ fn fault_text(fault: &NetworkFault) -> String {
     let port = fault.switch_port.as_ref().map(|port| format!(" (switch port {port})"));
     let [network, vlans, port] = [network, vlans, port].map(Option::unwrap_or_default);
     format!("{}{network}{vlans}: {}{port}", fault.host, fault.message)
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_runtime::cli::style::Style;
+    use berth_views::networks::{TenantNetworkCounts, TrunkCounts};
+
+    use super::*;
+
+    #[test]
+    fn the_table_of_a_large_fleet_has_80_columns() {
+        let network = NetworkRow {
+            name: "n".repeat(63),
+            hosts: Some(5_000),
+            tenants: Some(1_000),
+            counts: Some(TenantNetworkCounts { ready: 5_000_000, pending: 0, failed: 0 }),
+            trunks: Some(TrunkCounts { verified: 5_000, missing: 0, unknown: 0 }),
+            mtu: Some(9_000),
+            vlans: Some("100-119,".repeat(9)),
+            free_vlans: Some(4_000),
+            ..NetworkRow::default()
+        };
+        let options = TableOptions { style: Style::Plain, is_wide: false };
+        let table = NetworksView.format(&Networks { networks: vec![network] }, options);
+        assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
+        for number in ["5000000/5000000", "5000/5000", "4000"] {
+            assert!(table.contains(number), "{number}: {table}");
+        }
+    }
 }

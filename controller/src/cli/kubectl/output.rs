@@ -1,7 +1,7 @@
 //! Output of a view: the document for programs, and options of tables for people.
 
 use berth_api::{Bytes, Problem};
-use berth_runtime::cli::columns::{Cell, Column, Emphasis, TERMINAL_WIDTH, format_table};
+use berth_runtime::cli::columns::{Cell, Column, Emphasis, TERMINAL_WIDTH, format_table, shorten};
 use berth_runtime::cli::style::Style;
 use berth_runtime::cli::text::{push_line, replace_control_characters, to_single_line, wrap_text};
 use berth_runtime::cli::{Failure, print_error};
@@ -31,7 +31,8 @@ impl TableOptions {
         if !out.is_empty() {
             out.push('\n');
         }
-        push_line(out, &self.style.format_title(text), "");
+        let text = if self.is_wide { text.to_owned() } else { shorten(text, TERMINAL_WIDTH) };
+        push_line(out, &self.style.format_title(&text), "");
     }
 }
 

@@ -19,7 +19,7 @@ use super::target::split_name;
 use crate::api_resource::api_resource;
 use crate::cli::input::for_each_input_object;
 use crate::fleet::InputObject;
-use crate::list::{list_objects, probe_list};
+use crate::list::{is_expired, list_objects, probe_list};
 use crate::tenant_object::is_valid_name;
 
 /// A client with the permissions of the user, and the namespaces that a command reads.
@@ -100,7 +100,23 @@ impl Session {
         may_be_permitted.then_some(self.default_namespace.as_str())
     }
 
+    /// Lists a kind; a list that expires is repeated once.
     async fn list(
+        &self,
+        kind: Kind,
+        namespace: Option<&str>,
+        snapshot: &RefCell<Snapshot>,
+    ) -> Result<(), CallError> {
+        match self.list_once(kind, namespace, snapshot).await {
+            Err(error) if is_expired(&error) => {
+                snapshot.borrow_mut().clear(kind);
+                self.list_once(kind, namespace, snapshot).await
+            }
+            result => result,
+        }
+    }
+
+    async fn list_once(
         &self,
         kind: Kind,
         namespace: Option<&str>,

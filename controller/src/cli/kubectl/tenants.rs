@@ -69,7 +69,6 @@ impl View for TenantsView {
         let mut columns = vec![
             Column::flexible("NAME", 10),
             Column::text("READY"),
-            Column::flexible("NETWORK", 7),
             Column::text("VLAN"),
             Column::number("MACHINES"),
             Column::number("HOSTS"),
@@ -77,7 +76,7 @@ impl View for TenantsView {
             Column::number("ISSUES"),
         ];
         if options.is_wide {
-            columns.extend(["REASON", "NAMESPACE", "MTU"].map(Column::text));
+            columns.extend(["NETWORK", "REASON", "NAMESPACE", "MTU"].map(Column::text));
         }
         let rows: Vec<_> = data.tenants.iter().map(|row| cells(row, options.is_wide)).collect();
         options.table(&columns, &rows)
@@ -95,7 +94,6 @@ fn cells(row: &TenantRow, is_wide: bool) -> Vec<Cell> {
     let mut cells = vec![
         Cell::new(&row.name),
         severe(&ready, row.severity),
-        Cell::from(row.network.as_ref()),
         Cell::from(id),
         Cell::from(row.machines.map(|all| format!("{}/{}", all.ready, all.desired))),
         Cell::from(row.hosts.map(|all| format!("{}/{}", all.ready, all.selected))),
@@ -103,7 +101,12 @@ fn cells(row: &TenantRow, is_wide: bool) -> Vec<Cell> {
         issue_count(&row.issues),
     ];
     if is_wide {
-        cells.extend([Cell::new(&row.reason), Cell::new(&row.namespace), Cell::from(row.mtu)]);
+        cells.extend([
+            Cell::from(row.network.as_ref()),
+            Cell::new(&row.reason),
+            Cell::new(&row.namespace),
+            Cell::from(row.mtu),
+        ]);
     }
     cells
 }
@@ -167,5 +170,31 @@ impl View for TenantView<'_> {
         }
         push_issues(&mut out, &tenant.row.issues, options);
         out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_runtime::cli::style::Style;
+    use berth_views::tenants::{AddressCounts, HostCounts, MachineCounts};
+
+    use super::*;
+
+    #[test]
+    fn the_table_of_a_large_tenant_has_80_columns() {
+        let tenant = TenantRow {
+            name: "t".repeat(63),
+            vni: Some(16_777_215),
+            machines: Some(MachineCounts { desired: 5_000, current: 5_000, ready: 5_000 }),
+            hosts: Some(HostCounts { selected: 5_000, ready: 5_000 }),
+            addresses: Some(AddressCounts { allocated: 65_000, quarantined: 0, free: 534 }),
+            ..TenantRow::default()
+        };
+        let options = TableOptions { style: Style::Plain, is_wide: false };
+        let table = TenantsView.format(&Tenants { tenants: vec![tenant] }, options);
+        assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
+        for number in ["VNI 16777215", "5000/5000", "65000/65534"] {
+            assert!(table.contains(number), "{number}: {table}");
+        }
     }
 }

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use berth_api::Problem;
+use berth_runtime::cli::columns::{TERMINAL_WIDTH, shorten};
 use berth_runtime::cli::style::Style;
 use berth_runtime::cli::text::to_single_line;
 use berth_runtime::cli::{EXIT_BAD_INPUT, EXIT_PROBLEMS, Failure, print, print_error};
@@ -117,7 +118,7 @@ fn format(why: &Why, problems: &[Problem], style: Style) -> String {
     let mut out = String::new();
     let machine = &why.machine;
     let state = to_single_line(&format!("{}: {}", machine.name, machine.state));
-    out += &style.format_title(&state);
+    out += &style.format_title(&shorten(&state, TERMINAL_WIDTH));
     out.push('\n');
     if !machine.status.is_empty() {
         push_paragraph(&mut out, "  ", &format!("KubeVirt: {}", machine.status));
