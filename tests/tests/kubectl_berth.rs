@@ -221,6 +221,14 @@ fn a_user_of_one_namespace_gets_its_machines(plane: &ControlPlane) {
         .map(|one| one["objects"].as_str().unwrap())
         .collect();
     assert_eq!(unread, ["pods", "addressclaims"], "{value:#}");
+    // A name with a namespace, and a tenant, are read only in that namespace.
+    let (_, value, names) = listed(&["machines", "--tenant", "bank"]);
+    assert_eq!(names, ["web-1"], "{value:#}");
+    let output = run(&kubeconfig, &["why", "cluster-bank/web-1"]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("host: rack1-a"), "{output:?}");
+    let output = run(&kubeconfig, &["hosts", "-n", namespace]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
     // The namespace of the context is used if all namespaces are refused.
     let context = ["config", "set-context", "--current", "--namespace", namespace];
     plane.kubectl_with(&kubeconfig, &context, "").unwrap();

@@ -123,10 +123,10 @@ async fn transfer(
     escaped: Option<oneshot::Receiver<()>>,
 ) -> Result<End, StreamError> {
     let (sink, messages) = stream.split();
-    let silence = Silence::default();
+    let liveness = Liveness::default();
     let mut to_vm = pin!(send_input(sink, input));
-    let mut from_vm = pin!(receive_output(messages, output, &silence));
-    let mut lost = pin!(silence.limit());
+    let mut from_vm = pin!(receive_output(messages, output, &liveness));
+    let mut lost = pin!(liveness.limit());
     let mut escape = pin!(wait_for_escape(escaped));
     tokio::select! {
         sent = &mut to_vm => {
@@ -191,16 +191,16 @@ async fn send_input(
 async fn receive_output(
     mut messages: SplitStream<VmStream>,
     output: Sender<Vec<u8>>,
-    silence: &Silence,
+    liveness: &Liveness,
 ) -> Result<(), StreamError> {
     while let Some(block) = received(messages.next().await)? {
-        silence.count.set(0);
+        liveness.count.set(0);
         if block.is_empty() {
             continue;
         }
-        silence.is_paused.set(true);
+        liveness.is_paused.set(true);
         let sent = output.send(block).await;
-        silence.is_paused.set(false);
+        liveness.is_paused.set(false);
         if sent.is_err() {
             return Ok(());
         }
@@ -230,16 +230,16 @@ fn received(message: Option<Result<Message, SocketError>>) -> Result<Option<Vec<
     }
 }
 
-/// Time without a message of the server.
+/// Signs of life of the server.
 #[derive(Debug, Default)]
-struct Silence {
+struct Liveness {
     /// Number of ping intervals since the last message.
     count: Cell<u32>,
     /// True if no message is read, because the output is blocked.
     is_paused: Cell<bool>,
 }
 
-impl Silence {
+impl Liveness {
     /// Returns an error when the server has not answered pings.
     async fn limit(&self) -> StreamError {
         let mut ticks = interval(PING_INTERVAL);
@@ -319,5 +319,7 @@ async fn write_connection(
     while let Some(block) = blocks.recv().await {
         writer.write_all(&block).await?;
     }
-    writer.shutdown().await
+    // The viewer may have closed the connection already.
+    writer.shutdown().await.unwrap_or_default();
+    Ok(())
 }

@@ -69,7 +69,7 @@ pub(super) async fn watch(
             () = sleep_until(deadline) => {
                 show_at = None;
                 if state.unlisted.is_empty()
-                    && screen.show(render(&state.snapshot)?)? == Reader::Gone
+                    && screen.show(render(&state.snapshot)?)? == Reader::Closed
                 {
                     return Ok(ExitCode::SUCCESS);
                 }

@@ -53,7 +53,7 @@ pub enum Reader {
     /// The text was written.
     Present,
     /// The reader has closed the pipe: no later text can be written.
-    Gone,
+    Closed,
 }
 
 /// Prints a string to standard output, as [`print()`] does, and returns the state of the reader.
@@ -64,7 +64,7 @@ pub fn print_to_reader(text: &str) -> Result<Reader, Failure> {
     let mut stdout = std::io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         Ok(()) => Ok(Reader::Present),
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(Reader::Gone),
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(Reader::Closed),
         Err(error) => {
             let error = anyhow::Error::from(error).context("failed to write to standard output");
             Err(Failure { exit_code: EXIT_UNREACHABLE, error })
