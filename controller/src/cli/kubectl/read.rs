@@ -68,7 +68,7 @@ impl Session {
         machine: &str,
     ) -> Result<Self, Failure> {
         let (namespace, _) = split_name(machine);
-        Self::open(&scope.cluster, namespace.or(scope.namespace())).await
+        Self::open(&scope.cluster, namespace.or_else(|| scope.namespace())).await
     }
 
     /// Lists objects of these kinds. A kind that the user may not list, or that is not installed, is recorded in the

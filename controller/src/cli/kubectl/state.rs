@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use berth_api::Problem;
 use berth_runtime::cli::Failure;
 
 use super::arguments::ClusterArguments;
