@@ -45,17 +45,17 @@ fn write_status(plane: &ControlPlane, path: &str, kind: &[&str], status: &Value)
     plane.kubectl_with(&plane.kubeconfig(), &replace, &object.to_string()).unwrap();
 }
 
-fn create_host(plane: &ControlPlane, name: &str, pinned: &str, ready: &str) {
+fn create_host(plane: &ControlPlane, name: &str, pinned: Option<&str>, ready: &str) {
     plane.create_node(name).unwrap();
     let infra = json!({
         "apiVersion": "berth.dev/v1alpha1", "kind": "InfraNode", "metadata": {"name": name},
         "spec": {"networks": [{"name": "trunk", "scenario": "VlanAwareBridge", "uplink": {"name": "eth1"}}]},
     });
     plane.apply(&infra.to_string()).unwrap();
-    let status = json!({
+    let mut status = json!({
         "capabilities": {"memory": {"total": "64Gi", "ksm": {"running": false}}, "kvm": {"state": "Ready"}},
         "zones": [{
-            "id": 0, "cpus": "0-7", "pinnableCPUs": "1-7", "pinnedCPUs": pinned,
+            "id": 0, "cpus": "0-7", "pinnableCPUs": "1-7",
             "hugepages": [{"size": "1Gi", "total": 16, "free": 4}],
         }],
         "networks": [{"name": "trunk", "ready": 1, "pending": 0, "failed": 0, "trunk": {"state": "Verified"}}],
@@ -63,6 +63,9 @@ fn create_host(plane: &ControlPlane, name: &str, pinned: &str, ready: &str) {
             "type": "Ready", "status": ready, "reason": "Applied", "message": "m", "lastTransitionTime": "2026-01-01T00:00:00Z",
         }],
     });
+    if let Some(pinned) = pinned {
+        status["zones"][0]["pinnedCPUs"] = pinned.into();
+    }
     let path = format!("/apis/berth.dev/v1alpha1/infranodes/{name}/status");
     write_status(plane, &path, &["infranode", name], &status);
 }
@@ -95,8 +98,8 @@ fn the_views_are_those_of_kubectl() {
     let plane = ControlPlane::start(ControlPlaneOptions::default()).unwrap();
     plane.deploy(&[]).unwrap();
     plane.install_machine_kinds().unwrap();
-    create_host(&plane, "rack1-a", "1-3", "True");
-    create_host(&plane, "rack1-b", "", "False");
+    create_host(&plane, "rack1-a", Some("1-3"), "True");
+    create_host(&plane, "rack1-b", None, "False");
     plane.kubectl(&["cordon", "rack1-b"]).unwrap();
     let tenant = json!({
         "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster", "metadata": {"name": "bank"},

@@ -74,6 +74,9 @@ const CORE_KINDS: [&str; 23] = [
     "NodeProxyOptions",
 ];
 
+/// Kinds of Berth that placement does not read.
+const OTHER_BERTH_KINDS: [&str; 3] = ["AddressClaim", "HostLeases", "PrefixClaim"];
+
 /// Groups of Kubernetes whose names contain no dot. All other group names contain a dot, because the group of a
 /// CustomResourceDefinition must be a domain name.
 const DOTLESS_GROUPS: [&str; 5] = ["apps", "batch", "autoscaling", "policy", "extensions"];
@@ -139,7 +142,9 @@ pub(crate) fn check_kind(location: &str, object: &Value) -> Result<(), Problem> 
     }
     let is_known = match group {
         "" => CORE_KINDS.contains(&kind),
-        BERTH_GROUP => PLACEMENT_KINDS.contains(&(kind, BERTH_GROUP)),
+        BERTH_GROUP => {
+            PLACEMENT_KINDS.contains(&(kind, BERTH_GROUP)) || OTHER_BERTH_KINDS.contains(&kind)
+        }
         _ => true,
     };
     if !is_known {
@@ -187,6 +192,15 @@ mod tests {
         ] {
             let problem = check_kind("f", &object).unwrap_err();
             assert!(problem.is_fatal && problem.to_string().contains(words), "{problem}");
+        }
+    }
+
+    #[test]
+    fn all_kinds_of_berth_are_known() {
+        for crd in berth_api::all_crds() {
+            let names = crd.spec.names;
+            let object = json!({"kind": names.kind, "apiVersion": "berth.dev/v1alpha1"});
+            assert!(check_kind("f", &object).is_ok(), "{object}");
         }
     }
 
