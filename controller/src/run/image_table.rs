@@ -2,8 +2,9 @@
 //! MachineDeployments need, the states of these images, and the report about them.
 //!
 //! A MachineDeployment records the images that its machines need before it reads their states, and an image is marked
-//! before it is deleted, both under one lock. So no machine is created from an image that is being deleted. After a restart
-//! of the controller, the table is computed again.
+//! before it is deleted, both under one lock. So no machine is created from an image that is being deleted. A
+//! MachineDeployment whose template becomes invalid still needs its images. After a restart of the controller, the table is
+//! computed again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -62,6 +63,18 @@ pub(super) struct ImageRecord {
     /// Namespace of the machines.
     pub(super) namespace: String,
     pub(super) uses: Arc<[GoldenImageUse]>,
+    pub(super) template: RecordedTemplate,
+}
+
+/// Template from which the images of an [`ImageRecord`] result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RecordedTemplate {
+    /// The current template, which is valid.
+    Valid,
+    /// The last valid template, because the current one is invalid.
+    LastValid,
+    /// No template, because none has been valid since the start of the controller. The images are unknown.
+    Unknown,
 }
 
 impl fmt::Debug for ImageTable {
@@ -108,17 +121,47 @@ impl ImageTable {
         uid: Option<&str>,
         generation: Option<i64>,
     ) -> bool {
+        self.lock().current_record(key, uid, generation).is_some()
+    }
+
+    /// Returns true if the images of this generation of a MachineDeployment are recorded, and its template is valid.
+    pub(super) fn has_valid_record(
+        &self,
+        key: &DeploymentKey,
+        uid: Option<&str>,
+        generation: Option<i64>,
+    ) -> bool {
         let state = self.lock();
-        state.records.get(key).is_some_and(|record| {
-            record.uid.as_deref() == uid
-                && record.generation == generation
-                && record.input_version == state.input_version
-        })
+        let record = state.current_record(key, uid, generation);
+        record.is_some_and(|record| record.template == RecordedTemplate::Valid)
     }
 
     /// Records the images that the machines of a MachineDeployment need.
     pub(super) fn record(&self, key: DeploymentKey, record: ImageRecord) {
+        self.set_record(&mut self.lock(), key, record);
+    }
+
+    /// Records that the template of a MachineDeployment is invalid. The images of the last valid template stay, because the
+    /// cause may be temporary: to change a StorageClass, an administrator deletes it and creates it again, and the import
+    /// that had begun would be lost. `record` is a record without images.
+    pub(super) fn record_invalid(&self, key: DeploymentKey, record: ImageRecord) {
         let mut state = self.lock();
+        let is_known = |known: &&ImageRecord| {
+            known.uid == record.uid && known.template != RecordedTemplate::Unknown
+        };
+        let record = match state.records.get(&key).filter(is_known) {
+            Some(known) => ImageRecord {
+                namespace: known.namespace.clone(),
+                uses: Arc::clone(&known.uses),
+                template: RecordedTemplate::LastValid,
+                ..record
+            },
+            None => ImageRecord { template: RecordedTemplate::Unknown, ..record },
+        };
+        self.set_record(&mut state, key, record);
+    }
+
+    fn set_record(&self, state: &mut TableState, key: DeploymentKey, record: ImageRecord) {
         if state.records.get(&key) != Some(&record) {
             state.records.insert(key, record);
             self.changed.notify_one();
@@ -167,11 +210,16 @@ impl ImageTable {
         records.map(|record| (record.namespace.clone(), Arc::clone(&record.uses))).collect()
     }
 
-    /// Returns true if the images of all MachineDeployments are recorded.
+    /// Returns true if it is known which images all MachineDeployments need. After a change of the input, it is unknown
+    /// until their machines have been rendered again.
     pub(super) fn is_complete(&self) -> bool {
         let state = self.lock();
-        let is_recorded = |key: &DeploymentKey| state.records.contains_key(key);
-        state.is_listed && state.deployments.iter().all(is_recorded)
+        let is_current = |record: &ImageRecord| {
+            record.input_version == state.input_version
+                && record.template != RecordedTemplate::Unknown
+        };
+        let is_known = |key: &DeploymentKey| state.records.get(key).is_some_and(is_current);
+        state.is_listed && state.deployments.iter().all(is_known)
     }
 
     /// Sets the states of the images, and the permissions that exist. Reconciles the MachineDeployments that need a changed
@@ -263,6 +311,20 @@ impl ImageTable {
 }
 
 impl TableState {
+    /// Returns the record of this generation of a MachineDeployment for the current input.
+    fn current_record(
+        &self,
+        key: &DeploymentKey,
+        uid: Option<&str>,
+        generation: Option<i64>,
+    ) -> Option<&ImageRecord> {
+        self.records.get(key).filter(|record| {
+            record.uid.as_deref() == uid
+                && record.generation == generation
+                && record.input_version == self.input_version
+        })
+    }
+
     fn describe_unready(&self, namespace: &str, one: &GoldenImageUse) -> Option<String> {
         let key = ImageKey::of_image(&one.image);
         let source = &one.image.source;
@@ -330,6 +392,7 @@ mod tests {
             input_version,
             namespace: "cluster-a".to_owned(),
             uses: uses.into(),
+            template: RecordedTemplate::Valid,
         }
     }
 
@@ -366,6 +429,34 @@ mod tests {
         assert!(table.unready_image(&web).is_some(), "its state is unknown");
         table.set_states(states(&own, GoldenImagePhase::Ready), BTreeSet::new());
         assert_eq!(table.unready_image(&web), None);
+    }
+
+    #[test]
+    fn an_invalid_template_still_needs_its_images() {
+        let (table, own) = (ImageTable::default(), image("cluster-a"));
+        let (key, web) = (ImageKey::of_image(&own.image), deployment("web"));
+        table.handle_deployment(&web, false);
+        table.set_listed();
+        table.record(web.clone(), record(std::slice::from_ref(&own), 0));
+        // Its StorageClass is deleted.
+        table.change_input();
+        assert!(!table.is_complete(), "the machines have not been rendered again");
+        table.record_invalid(web.clone(), record(&[], 1));
+        assert!(table.is_complete());
+        assert!(!table.begin_deletion(&key), "the image would be imported again");
+        assert!(table.has_record(&web, Some("u"), Some(1)));
+        assert!(!table.has_valid_record(&web, Some("u"), Some(1)));
+        // It stays invalid for several reconciles.
+        table.record_invalid(web.clone(), record(&[], 1));
+        assert!(!table.begin_deletion(&key));
+        // Another MachineDeployment has the name.
+        let other = ImageRecord { uid: Some("v".to_owned()), ..record(&[], 1) };
+        table.record_invalid(web.clone(), other.clone());
+        assert!(!table.is_complete(), "its images are unknown");
+        assert!(table.begin_deletion(&key), "only the deleted MachineDeployment needed it");
+        table.end_deletion(&key);
+        table.record(web.clone(), other);
+        assert!(table.is_complete() && table.has_valid_record(&web, Some("v"), Some(1)));
     }
 
     #[test]

@@ -151,10 +151,10 @@ impl ValidatedDeployment<'_> {
             Err(_) => None,
         };
         let lacks_images = self.lacks_image_record();
-        // While machines wait for a golden image, the template is not read again.
+        // While machines wait for a golden image, a valid template is not read again.
         if needs_new_machines
             && !is_new
-            && !lacks_images
+            && self.has_valid_image_record()
             && let Some(fault) = self.image_fault()
         {
             applied.unmet_prerequisite = Some(fault);

@@ -38,14 +38,17 @@ pub(super) enum MachineCreation {
 
 impl ValidatedDeployment<'_> {
     /// Reads the input of machines, and renders one machine to validate the template and to record the golden images that
-    /// the machines need. Returns the problems if the template is invalid; then no images are needed.
+    /// the machines need. Returns the problems if the template is invalid; then the machines need those of the last valid
+    /// template.
     pub(super) async fn read_template(
         &self,
     ) -> Result<Result<MachineTemplate, Vec<Problem>>, RequestError> {
         let input_version = self.context.images.input_version();
         let template = self.read_new_template().await?;
-        let images = template.as_ref().map(|template| template.golden_images.as_slice());
-        self.record_images(input_version, images.unwrap_or_default());
+        match &template {
+            Ok(template) => self.record_images(input_version, &template.golden_images),
+            Err(_) => self.record_invalid_template(input_version),
+        }
         Ok(template)
     }
 

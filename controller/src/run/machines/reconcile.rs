@@ -52,7 +52,7 @@ pub(super) async fn reconcile(
     let deployment = match MachineDeployment::read("the cluster", value) {
         Ok(deployment) => deployment,
         Err(problem) => {
-            context.record_no_images(object);
+            context.record_unreadable_template(object);
             return context.report_invalid(object, problem, None).await;
         }
     };
