@@ -26,6 +26,8 @@ pub(super) struct ImageMemory {
     /// Time of the last report.
     pub(super) reported_at: Option<Instant>,
     input: Option<RenderInput>,
+    /// Time of the last change of `input`.
+    input_changed_at: Option<Instant>,
 }
 
 /// Failed import of an image.
@@ -73,8 +75,16 @@ impl ImageMemory {
             Some(before) if *before == input => InputChange::Same,
             Some(_) => InputChange::Changed,
         };
+        if change != InputChange::Same {
+            self.input_changed_at = Some(Instant::now());
+        }
         self.input = Some(input);
         change
+    }
+
+    /// Returns the time since the last change of the input.
+    pub(super) fn input_age(&self) -> Duration {
+        self.input_changed_at.map_or(Duration::ZERO, |at| at.elapsed())
     }
 
     /// Returns true if an import may be created now.

@@ -62,6 +62,15 @@ impl ImageReconciler {
         context
     }
 
+    /// Returns true if each StorageClass has a StorageProfile. CDI deletes the profile with the class, and creates it after
+    /// the class. Until then, machines seem to need other images, because the volume mode is a part of their identity.
+    pub(super) fn are_profiles_complete(&self) -> bool {
+        let profiles = &self.stores.storage_profiles;
+        let classes = self.stores.storage_classes.all();
+        !profiles.is_listed()
+            || classes.iter().all(|class| profiles.get_cluster_scoped(&class.name_any()).is_some())
+    }
+
     /// Returns the images that MachineDeployments and the catalog need.
     pub(super) fn observe_desired(&self, context: &mut RenderContext) -> DesiredImages {
         let images = context.config.images.as_ref();

@@ -24,8 +24,8 @@ use crate::tenants::fault::Fault;
 /// Minimum interval between reports that differ only in the numbers of clones. A report is a write of the InfraConfig's
 /// status, and a thousand machines may be created at the same time.
 const USERS_INTERVAL: Duration = Duration::from_secs(60);
-/// Time after the start of the reconciler after which a MachineDeployment whose images are unknown, for example because it
-/// is invalid, does not prevent the deletion of unused images.
+/// Time after a change of the input after which unused images are deleted although the images of a MachineDeployment are
+/// unknown, for example because it is invalid since the start of the controller, or a StorageProfile is missing.
 const RECORD_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Interval between reconciles while a kind is missing or not listed. The list of a kind without objects sends no signal.
@@ -37,14 +37,12 @@ const GRANT_INTERVAL: Duration = Duration::from_secs(30);
 pub(super) struct ImageReconciler {
     pub(super) context: Arc<Context>,
     pub(super) stores: ImageStores,
-    started_at: Instant,
     memory: Mutex<ImageMemory>,
 }
 
 impl ImageReconciler {
     pub(super) fn new(context: Arc<Context>, stores: ImageStores) -> Self {
-        let (started_at, memory) = (Instant::now(), Mutex::default());
-        Self { context, stores, started_at, memory }
+        Self { context, stores, memory: Mutex::default() }
     }
 
     /// Reconciles all golden images. Returns the delay of the next reconcile.
@@ -116,8 +114,8 @@ impl ImageReconciler {
         let granted = self.apply_grants(desired, images, memory).await;
         let changes = plan(desired, observed, images);
         let created = self.apply_changes(&changes, desired, memory).await;
-        let are_needs_known =
-            self.context.images.is_complete() || self.started_at.elapsed() > RECORD_TIMEOUT;
+        let are_needs_known = (self.context.images.is_complete() && self.are_profiles_complete())
+            || memory.input_age() > RECORD_TIMEOUT;
         let deleted = self.delete_unused(&changes, are_needs_known, memory).await;
         granted.and(created).and(deleted)
     }
