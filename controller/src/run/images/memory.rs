@@ -87,6 +87,11 @@ impl ImageMemory {
         self.input_changed_at.map_or(Duration::ZERO, |at| at.elapsed())
     }
 
+    /// Forgets the input, so that the next one is the first. Returns true if it was known.
+    pub(super) fn forget_input(&mut self) -> bool {
+        self.input.take().is_some()
+    }
+
     /// Returns true if an import may be created now.
     pub(super) fn may_create(&self, key: &ImageKey) -> bool {
         let retry_at = self.failures.get(key).and_then(|failure| failure.retry_at);
@@ -183,5 +188,7 @@ mod tests {
         context.storage_profiles.insert("fast".to_owned(), StorageProfile::default());
         assert_eq!(memory.update_input(&context), InputChange::Changed);
         assert_eq!(memory.update_input(&context), InputChange::Same);
+        assert!(memory.forget_input() && !memory.forget_input());
+        assert_eq!(memory.update_input(&context), InputChange::First);
     }
 }

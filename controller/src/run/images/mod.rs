@@ -71,7 +71,7 @@ async fn run_reconciles(context: Arc<Context>, stores: ImageStores, changed: Arc
     let (queue, requests) = unbounded();
     let (store, metrics) = (context.configs.store().clone(), Arc::clone(&context.metrics));
     tokio::join!(
-        trigger_reconciles(&context, &changed, &queue),
+        trigger_reconciles(&reconciler, &changed, &queue),
         run_reconciler(OPTIONS, (), store, requests, metrics, reconcile)
     );
 }
@@ -79,12 +79,17 @@ async fn run_reconciles(context: Arc<Context>, stores: ImageStores, changed: Arc
 /// Triggers a reconcile at the start, and after each change of the InfraConfig, of tenants, of the stores, and of the
 /// images that machines need.
 async fn trigger_reconciles(
-    context: &Context,
+    reconciler: &ImageReconciler,
     changed: &Notify,
     queue: &UnboundedSender<ObjectRef<InfraConfig>>,
 ) {
+    let context = &reconciler.context;
     let (mut configs, mut tenants) = (context.configs.subscribe(), context.tenants.subscribe());
     loop {
+        // An object that does not exist is not reconciled.
+        if context.configs.get(INFRA_CONFIG).is_none() {
+            reconciler.disable().await;
+        }
         queue.unbounded_send(ObjectRef::new(INFRA_CONFIG)).unwrap_or_default();
         tokio::select! {
             change = configs.recv() => if change.is_none() { return },

@@ -1,5 +1,7 @@
 //! Reconciles golden images, in numbered steps.
 
+use std::collections::BTreeSet;
+use std::iter;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -53,7 +55,7 @@ impl ImageReconciler {
         let resync = add_jitter(self.context.resync);
         let images = config.spec.images.as_ref().filter(|images| images.has_golden_images());
         let Some(images) = images.filter(|_| config.name_any() == INFRA_CONFIG) else {
-            self.context.images.set_report(None);
+            self.disable().await;
             return Ok(resync);
         };
         let mut memory = self.memory.lock().await;
@@ -102,6 +104,19 @@ impl ImageReconciler {
         let fault_delay = is_blocked.then_some(FAULT_INTERVAL);
         let delays = [memory.next_retry(), report_delay, fault_delay, grant_delay];
         Ok(delays.into_iter().flatten().fold(resync, Duration::min))
+    }
+
+    /// Removes the states and the report, because golden images are disabled or the InfraConfig does not exist. Machines
+    /// that wait for an image need it no longer.
+    pub(super) async fn disable(&self) {
+        let was_enabled = self.memory.lock().await.forget_input();
+        let table = &self.context.images;
+        table.set_report(None);
+        table.set_states(ImageStates::default(), BTreeSet::new());
+        self.context.metrics.set_golden_images(iter::empty());
+        if was_enabled {
+            table.change_input();
+        }
     }
 
     async fn apply_all(
