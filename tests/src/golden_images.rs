@@ -65,6 +65,16 @@ pub fn create_storage_class(plane: &ControlPlane) -> Result<()> {
     plane.apply(&profile.to_string()).map(drop)
 }
 
+/// Deletes the StorageClass, and its StorageProfile as CDI does.
+///
+/// # Errors
+/// Fails if the server refuses a deletion.
+pub fn delete_storage_class(plane: &ControlPlane) -> Result<()> {
+    let objects = ["storageclass", "storageprofile"].map(|kind| format!("{kind}/{STORAGE_CLASS}"));
+    let [class, profile] = objects.each_ref().map(String::as_str);
+    plane.kubectl(&["delete", class, profile]).map(drop)
+}
+
 /// Writes the InfraConfig with these images; `null` disables golden images.
 ///
 /// # Errors

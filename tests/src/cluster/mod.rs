@@ -194,6 +194,8 @@ impl ControlPlane {
             format!("--cluster-signing-key-file={}", keys.authority_key.display()),
             // After 5 s instead of 5 minutes, the controller manager evicts the pods of a Node that is not ready.
             "--pod-eviction-timeout=5s".to_owned(),
+            // After 10 s instead of 5 minutes, quotas count the objects of a kind that was defined after the start.
+            "--resource-quota-sync-period=10s".to_owned(),
         ];
         let certificate = keys.serving_flags();
         // By default, a Node without a kubelet is marked as not ready within a minute.
