@@ -14,6 +14,8 @@
 //! | `Peer` | another agent: its session, its VLANs, and the evidence about them |
 //! | `PeerRound` | the current round of a peer; probes that were missed |
 //! | `UnreceivedVlans` | VLANs of a peer that are suspected, solicited, or missing |
+//! | `Solicitor`, `SolicitationBudget` | solicitations of all peers in turn; their rate |
+//! | `Answers` | answers to the solicitations of peers |
 //! | `UnverifiedVlans` | VLANs in which no peer is received |
 //! | `TrunkProbe` | probe of one network of this host: answers, challenges, verdict |
 //!
@@ -23,6 +25,7 @@
 //! clock causes no false alarm. The crate does no I/O: callers pass the time and a random session number, and send the
 //! frames.
 
+mod answers;
 mod codec;
 mod ethernet;
 mod key;
@@ -34,6 +37,8 @@ mod replay_window;
 mod schedule;
 mod sender;
 mod solicitation;
+mod solicitation_budget;
+mod solicitor;
 mod trunk_probe;
 mod unreceived_vlans;
 mod unverified_vlans;

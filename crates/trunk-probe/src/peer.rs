@@ -7,7 +7,7 @@ use berth_api::{VlanId, VlanSet};
 use crate::message::{Message, MessageKind};
 use crate::peer_round::PeerRound;
 use crate::replay_window::ReplayWindow;
-use crate::unreceived_vlans::{DueSolicitation, UnreceivedVlans};
+use crate::unreceived_vlans::UnreceivedVlans;
 use crate::vlan_list;
 
 /// Time without an accepted frame after which a peer is removed.
@@ -24,7 +24,11 @@ pub(crate) struct Peer {
     /// session has. Frames of other sessions may be replays.
     session: Option<u64>,
     challenge: Option<Challenge>,
+    /// Session that must be challenged, and the VLAN in which it was received; `None` if no session must be challenged.
+    due_challenge: Option<(u64, VlanId)>,
     counters: ReplayWindow,
+    /// Time of the last accepted frame. Frames of sessions that have proven nothing count only if the peer has no other
+    /// session.
     last_received: Duration,
     round: PeerRound,
     /// The list of VLANs that the peer announced last, in encoded form.
@@ -38,6 +42,8 @@ pub(crate) struct Peer {
     /// VLAN in which the peer was received last; `None` if it has not been received.
     last_vlan: Option<VlanId>,
     unreceived: UnreceivedVlans,
+    /// Time when the solicitations in a VLAN of the peer began last.
+    last_begun: Duration,
 }
 
 /// A session that was solicited, and must answer to prove that its frames are not replays.
@@ -56,19 +62,16 @@ pub(crate) enum SessionState {
     Known,
     /// The session is new, and this frame proves that its frames are not replays.
     Proven,
-    /// The session has proven nothing yet, and must be challenged now.
+    /// The session has proven nothing yet, and must be challenged.
     ChallengeDue,
     /// The session has proven nothing yet, and was challenged less than [`CHALLENGE_INTERVAL`] ago.
     Challenged,
 }
 
 impl Peer {
-    /// Returns true if no frame of the peer was accepted for [`PEER_TIMEOUT`]. Frames of sessions that have proven
-    /// nothing count only if the peer has no other session.
+    /// Returns true if no frame of the peer was accepted for [`PEER_TIMEOUT`].
     pub(crate) fn is_unresponsive(&self, now: Duration) -> bool {
-        let challenged = self.challenge.filter(|_| self.session.is_none());
-        let last = challenged.map_or(self.last_received, |one| one.last_sent);
-        now.saturating_sub(last) > PEER_TIMEOUT
+        now.saturating_sub(self.last_received) > PEER_TIMEOUT
     }
 
     /// Returns true if the peer has a proven session, and has VLANs in common with this agent.
@@ -130,16 +133,45 @@ impl Peer {
         }
     }
 
-    /// Records that a session was challenged by a solicitation with this counter.
-    pub(crate) fn record_challenge(&mut self, session: u64, counter: u64, now: Duration) {
+    /// Records a frame of a session that has proven nothing.
+    pub(crate) fn record_unproven_frame(&mut self, now: Duration) {
+        if self.session.is_none() {
+            self.last_received = now;
+        }
+    }
+
+    /// Requests a challenge of the session in this VLAN. If another session waits already, this session waits for the
+    /// next challenge, unless the other session was challenged last: neither of two sessions can displace the other.
+    pub(crate) fn request_challenge(&mut self, session: u64, vlan: VlanId) {
+        let last = self.challenge.map(|one| one.session);
+        if self.due_challenge.is_none_or(|(waiting, _)| Some(waiting) == last) {
+            self.due_challenge = Some((session, vlan));
+        }
+    }
+
+    /// Returns the time of the last challenge if another one is due; `None` if none is due.
+    pub(crate) fn challenge_due(&self) -> Option<Duration> {
+        self.due_challenge?;
+        Some(self.challenge.map_or(Duration::ZERO, |one| one.last_sent))
+    }
+
+    /// Returns the challenge that is due. Its frame must have this counter or a higher counter.
+    pub(crate) fn take_challenge(
+        &mut self,
+        counter: u64,
+        now: Duration,
+    ) -> Option<(VlanId, MessageKind)> {
+        let (session, vlan) = self.due_challenge.take()?;
         let known = self.challenge.filter(|one| one.session == session);
         let counter = known.map_or(counter, |one| one.counter);
         self.challenge = Some(Challenge { session, counter, last_sent: now });
+        Some((vlan, MessageKind::Solicit { session }))
     }
 
     fn start_session(&mut self, message: &Message, now: Duration) {
         self.session = Some(message.session);
         self.challenge = None;
+        self.due_challenge = None;
         self.counters = ReplayWindow::default();
         self.last_received = now;
         self.encoded_vlans.clear();
@@ -191,6 +223,7 @@ impl Peer {
         self.round.skip_until_next_round(&common.difference(&self.common));
         self.received = self.received.intersection(&common);
         self.unreceived.retain(&common);
+        self.due_challenge = self.due_challenge.filter(|(_, vlan)| own.contains(*vlan));
         self.common = common;
     }
 
@@ -210,39 +243,80 @@ impl Peer {
     /// direction is already verified.
     pub(crate) fn record_reported_loss(&mut self, vlan: VlanId) {
         if self.common.contains(vlan) && self.last_vlan != Some(vlan) {
-            self.unreceived.solicit_on_request(vlan);
+            self.unreceived.request(vlan);
         }
     }
 
-    /// Returns the solicitations to send now, for at most `limit` VLANs at the same time. For each of these VLANs, a
-    /// second solicitation is sent in a VLAN in which the peer was received: a missing answer is evidence only if the
-    /// peer answers the second solicitation.
-    pub(crate) fn take_solicitations(
-        &mut self,
-        now: Duration,
-        limit: usize,
-    ) -> Vec<(VlanId, MessageKind)> {
+    /// Returns the common VLANs that are neither missing nor may be missing.
+    pub(crate) fn received_vlans(&self) -> VlanSet {
+        self.common.difference(&self.unreceived.possibly_missing())
+    }
+
+    /// Returns the VLANs that are solicited now.
+    pub(crate) fn solicited_vlans(&self) -> impl ExactSizeIterator<Item = VlanId> + '_ {
+        self.unreceived.solicited()
+    }
+
+    /// Returns true if solicitations or a challenge are in progress, or wait.
+    pub(crate) fn is_soliciting(&self) -> bool {
+        self.unreceived.is_soliciting() || self.due_challenge.is_some()
+    }
+
+    /// Returns the time when solicitations of the peer began last, if a VLAN that `excluded` does not contain waits for
+    /// solicitations.
+    pub(crate) fn waiting_since(&self, excluded: &VlanSet) -> Option<Duration> {
+        self.session?;
+        let is_waiting = !self.unreceived.waiting().difference(excluded).is_empty();
+        is_waiting.then_some(self.last_begun)
+    }
+
+    /// Begins to solicit the peer in the next waiting VLAN that `excluded` does not contain.
+    pub(crate) fn begin_solicitation(&mut self, now: Duration, excluded: &VlanSet) {
+        self.last_begun = now;
+        self.unreceived.begin_solicitation(now, excluded);
+    }
+
+    /// Ends the solicitations in the VLANs that are decided.
+    pub(crate) fn end_solicitations(&mut self, now: Duration) {
+        self.unreceived.end_solicitations(now, self.last_received);
+    }
+
+    /// Returns the time when the oldest of the due solicitations began; `None` if none is due.
+    pub(crate) fn solicitation_due(&self) -> Option<Duration> {
+        self.session?;
+        self.unreceived.oldest_due()
+    }
+
+    /// Returns the oldest of the due solicitations. A second solicitation is sent in a VLAN in which the peer was received:
+    /// a missing answer is evidence only if the peer answers the second solicitation.
+    pub(crate) fn take_solicitation(&mut self, now: Duration) -> Vec<(VlanId, MessageKind)> {
         let Some(session) = self.session else { return Vec::new() };
+        let Some((vlan, is_reported)) = self.unreceived.send_oldest(now) else { return Vec::new() };
         let control = self.last_vlan.filter(|vlan| self.common.contains(*vlan));
-        let mut frames = Vec::new();
-        for due in self.unreceived.take_due(now, self.last_received, limit) {
-            let (vlan, control_kind) = match due {
-                DueSolicitation::Recheck(vlan) => (vlan, None),
-                DueSolicitation::Undecided { vlan, is_reported: true } => {
-                    (vlan, Some(MessageKind::ReportLoss { session, vlan }))
-                }
-                DueSolicitation::Undecided { vlan, is_reported: false } => {
-                    (vlan, Some(MessageKind::Solicit { session }))
-                }
-            };
-            frames.push((vlan, MessageKind::Solicit { session }));
-            frames.extend(control.zip(control_kind));
-        }
+        let control_kind = if is_reported {
+            MessageKind::ReportLoss { session, vlan }
+        } else {
+            MessageKind::Solicit { session }
+        };
+        let mut frames = vec![(vlan, MessageKind::Solicit { session })];
+        frames.extend(control.map(|control| (control, control_kind)));
         frames
     }
 
-    /// Returns true if solicitations are in progress.
-    pub(crate) fn is_soliciting(&self) -> bool {
-        self.unreceived.is_soliciting()
+    /// Returns the time since which a solicitation in a missing VLAN is due; `None` if none is due.
+    pub(crate) fn recheck_due(&self, now: Duration) -> Option<Duration> {
+        self.session?;
+        self.unreceived.recheck_due(now)
+    }
+
+    /// Returns a solicitation in the next missing VLAN. The one after it is due after `interval`.
+    pub(crate) fn take_recheck(
+        &mut self,
+        now: Duration,
+        interval: Duration,
+    ) -> Option<(VlanId, MessageKind)> {
+        let session = self.session?;
+        let vlan = self.unreceived.send_recheck(now, interval)?;
+        Some((vlan, MessageKind::Solicit { session }))
     }
 }

@@ -1,36 +1,25 @@
 //! Probe of one network of this host.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use berth_api::{VlanId, VlanSet};
 
+use crate::answers::Answers;
 use crate::codec::DecodeError;
 use crate::key::ProbeKeys;
 use crate::message::MessageKind;
 use crate::peer::{Peer, SessionState};
 use crate::schedule::{Place, Schedule};
 use crate::sender::{Outgoing, Sender};
+use crate::solicitor::Solicitor;
 use crate::unverified_vlans::UnverifiedVlans;
 use crate::verdict::{Leak, Verdict};
 
 /// Maximum number of peers.
 const MAX_PEERS: usize = 512;
-/// Maximum number of frames that wait to be sent.
-const MAX_QUEUE: usize = 2048;
-/// Maximum number of frames that one call of [`TrunkProbe::poll`] returns.
+/// Maximum number of solicitations and answers that one call of [`TrunkProbe::poll`] returns.
 const MAX_BATCH: usize = 256;
-/// Maximum number of VLANs that are solicited at the same time, for all peers together. It limits the solicitations to
-/// 3,200 frames per second.
-const MAX_SOLICITED: usize = 96;
-/// Number of VLANs that may be solicited at the same time for each peer. It is permitted even if the maximum for all
-/// peers is exceeded.
-const MIN_SOLICITED: usize = 8;
-/// Number of free entries in the queue that the solicitations of one peer require. A solicitation that cannot be queued
-/// must not be counted as unanswered.
-const SOLICITATION_FRAMES: usize = 1024;
-/// Minimum time between two answers in one VLAN, so that replayed solicitations do not multiply frames.
-const ANSWER_INTERVAL: Duration = Duration::from_millis(40);
 /// Maximum time between two calls of `poll`. If more time passes, this agent was stopped and has lost frames, so missed
 /// probes are no evidence.
 const MAX_POLL_GAP: Duration = Duration::from_secs(5);
@@ -71,8 +60,8 @@ pub struct TrunkProbe {
     vlans: VlanSet,
     schedule: Schedule,
     peers: BTreeMap<String, Peer>,
-    queue: VecDeque<(VlanId, MessageKind)>,
-    last_answers: BTreeMap<VlanId, Duration>,
+    solicitor: Solicitor,
+    answers: Answers,
     leak: Option<(Duration, Leak)>,
     unverified: UnverifiedVlans,
     busy_until: Duration,
@@ -91,8 +80,8 @@ impl TrunkProbe {
             vlans: VlanSet::default(),
             schedule: Schedule::new(session),
             peers: BTreeMap::new(),
-            queue: VecDeque::new(),
-            last_answers: BTreeMap::new(),
+            solicitor: Solicitor::new(),
+            answers: Answers::default(),
             leak: None,
             unverified: UnverifiedVlans::new(now),
             busy_until: now,
@@ -110,8 +99,7 @@ impl TrunkProbe {
         self.sender.set_vlans(vlans);
         self.schedule.set_vlans(vlans, now);
         self.peers.values_mut().for_each(|peer| peer.update_common(vlans));
-        self.queue.retain(|(vlan, _)| vlans.contains(*vlan));
-        self.last_answers.clear();
+        self.answers.retain(vlans);
     }
 
     /// Returns the frames to send now, and the time of the next call of `poll`. Call `poll` after all frames that have
@@ -123,30 +111,31 @@ impl TrunkProbe {
         }
         self.last_poll = now;
         self.forget_unresponsive_peers(now);
+        let Self { sender, solicitor, peers, .. } = &mut *self;
+        let mut queue = solicitor.take(now, &sender.node, sender.counter + 1, peers);
+        let free = MAX_BATCH.saturating_sub(queue.len());
+        queue.extend(self.answers.take_due(now, free));
         let others = self.peers.values().filter(|peer| peer.has_session()).count();
-        let limit = (MAX_SOLICITED / others.max(1)).max(MIN_SOLICITED);
-        for peer in self.peers.values_mut() {
-            if self.queue.len() + SOLICITATION_FRAMES <= MAX_QUEUE {
-                self.queue.extend(peer.take_solicitations(now, limit));
-            }
-        }
         let agents = u32::try_from(1 + others).unwrap_or(u32::MAX);
         let place = self.place(now);
         self.schedule.set_agents(agents, place, now);
         let round = self.schedule.round();
-        let count = self.queue.len().min(MAX_BATCH);
-        let mut frames: Vec<Outgoing> = Vec::with_capacity(count);
-        for (vlan, kind) in self.queue.drain(..count) {
+        let mut frames: Vec<Outgoing> = Vec::with_capacity(queue.len());
+        for (vlan, kind) in queue {
             frames.extend(self.sender.frame(vlan, kind, round));
         }
         for (vlan, round) in self.schedule.take_due(now) {
             frames.extend(self.sender.frame(vlan, MessageKind::Probe, round));
         }
-        let is_busy = now < self.busy_until
-            || self.schedule.is_fast()
-            || !self.queue.is_empty()
-            || self.peers.values().any(Peer::is_soliciting);
-        let wait = if is_busy { BUSY_INTERVAL } else { self.schedule.idle_wait(now) };
+        let wait = self.schedule.idle_wait(now);
+        let is_busy = now < self.busy_until || self.schedule.is_fast() || !self.answers.is_empty();
+        let wait = if is_busy {
+            BUSY_INTERVAL
+        } else if self.peers.values().any(Peer::is_soliciting) {
+            wait.min(self.solicitor.wait(now))
+        } else {
+            wait
+        };
         (frames, now + wait.max(BUSY_INTERVAL))
     }
 
@@ -211,7 +200,7 @@ impl TrunkProbe {
         arrival_vlan: Option<VlanId>,
         payload: &[u8],
     ) -> Result<(), IgnoredFrame> {
-        let Sender { node, network, codec, session: own_session, counter, .. } = &mut self.sender;
+        let Sender { node, network, codec, session: own_session, .. } = &mut self.sender;
         let message = codec.decode(payload)?;
         if message.network != network || message.node == node {
             return Err(IgnoredFrame::Foreign);
@@ -234,25 +223,18 @@ impl TrunkProbe {
         // are both unproven would wait for each other's answers.
         if message.kind.solicited_session() == Some(*own_session) && is_in_own_vlan {
             self.busy_until = now + BUSY_TIME;
-            let last = self.last_answers.get(&vlan);
-            if last.is_none_or(|last| now.saturating_sub(*last) >= ANSWER_INTERVAL)
-                && self.queue.len() < MAX_QUEUE
-            {
-                self.last_answers.insert(vlan, now);
-                let answer =
-                    MessageKind::Answer { session: message.session, counter: message.counter };
-                self.queue.push_back((vlan, answer));
-            }
+            self.answers.add(vlan, message.session, message.counter);
+        }
+        if !is_proven && is_in_own_vlan {
+            peer.record_unproven_frame(now);
         }
         match state {
             SessionState::Known => {}
             SessionState::Proven => self.schedule.run_fast_rounds(now),
             SessionState::Challenged => return Err(IgnoredFrame::NotProven),
             SessionState::ChallengeDue => {
-                if is_in_own_vlan && self.queue.len() < MAX_QUEUE {
-                    // The solicitation is only queued here; it will be sent with a higher counter than the current one.
-                    peer.record_challenge(message.session, *counter + 1, now);
-                    self.queue.push_back((vlan, MessageKind::Solicit { session: message.session }));
+                if is_in_own_vlan {
+                    peer.request_challenge(message.session, vlan);
                     self.busy_until = now + BUSY_TIME;
                 }
                 return Err(IgnoredFrame::NotProven);
@@ -310,7 +292,9 @@ impl TrunkProbe {
         self.peers.values().any(|peer| peer.is_witness() && !peer.missing().is_empty())
     }
 
-    /// Returns the VLANs in which no peer is received, although peers are received in other VLANs.
+    /// Returns the VLANs in which no peer is received, although peers are received in other VLANs. A VLAN that is missing
+    /// for one peer, and in which the last probes of all other peers did not arrive, is such a VLAN: with many peers it
+    /// takes long to solicit each of them.
     #[must_use]
     pub fn unverified_vlans(&self) -> VlanSet {
         let witnesses = || self.peers.values().filter(|peer| peer.is_witness());
@@ -319,7 +303,7 @@ impl TrunkProbe {
             if cut_off.is_empty() {
                 break;
             }
-            cut_off = cut_off.difference(&peer.common().difference(peer.missing()));
+            cut_off = cut_off.difference(&peer.received_vlans());
         }
         cut_off.extend(self.unverified.vlans().iter());
         cut_off

@@ -4,6 +4,8 @@
 
 #[path = "simulation/day.rs"]
 mod day;
+#[path = "simulation/many_hosts.rs"]
+mod many_hosts;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
