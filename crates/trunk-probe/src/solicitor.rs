@@ -220,7 +220,7 @@ mod tests {
         let mut challenged = Vec::new();
         for second in 1..5 {
             let peer = peers.get_mut("a").unwrap();
-            [7, 7, 8, 7].map(|session| peer.request_challenge(session, vlan));
+            [7, 7, 8, 7].into_iter().for_each(|session| peer.request_challenge(session, vlan));
             let frames = solicitor.take(Duration::from_secs(second), "b", 1, &mut peers);
             challenged.extend(sessions(frames));
         }
@@ -234,7 +234,7 @@ mod tests {
         let mut peers = unproven_peers(&names);
         let mut solicitor = Solicitor::new();
         let mut count_in_second = |second: u64, peers: &mut BTreeMap<String, Peer>| {
-            let wake_up = |index| Duration::from_millis(1000 * second + 10 * index);
+            let wake_up = |index: u64| Duration::from_millis(1000 * second + 10 * index);
             let frames =
                 (0..100).map(|index| solicitor.take(wake_up(index), "host", 1, peers).len());
             frames.sum::<usize>()
