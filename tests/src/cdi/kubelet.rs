@@ -23,6 +23,10 @@ const TARGET_ANNOTATION: &str = "cdi.kubevirt.io/storage.ownerRef";
 const DIGEST_ANNOTATION: &str = "cdi.kubevirt.io/storage.import.sourceDesiredDigest";
 /// Container of the pod that asks a registry for a new image.
 const POLLER: &str = "cdi-source-update-poller";
+/// Container that the kubelet creates from an image with a schedule, because its digest is needed.
+const PULLED_IMAGE: &str = "image-container";
+/// Beginning of the address from which an importer reads an image that the kubelet has pulled.
+const PULLED_IMAGE_ADDRESS: &str = "http://localhost:";
 /// Volume of the pods with the claim that they read or write. Importers may have another claim for temporary files.
 const DATA_VOLUME: &str = "cdi-data-vol";
 
@@ -33,6 +37,7 @@ enum Program {
     UploadServer,
     CloneSource,
     Poller,
+    PulledImage,
     Preparation,
     /// A VM, or a program that the simulation does not know.
     Other,
@@ -99,8 +104,7 @@ impl Kubelets {
     async fn run(&self, pod: &Pod, pods: &[Pod]) -> Result<bool> {
         match program(pod) {
             Program::Importer => {
-                let image = environment_variable(pod, "IMPORTER_ENDPOINT");
-                let image = image.context("the importer has no IMPORTER_ENDPOINT")?;
+                let image = imported_image(pod).context("the importer has no image")?;
                 self.storage.write(&self.data_volume(pod).await?, &image, Origin::Import);
                 let mut imports = self.imports.lock().unwrap_or_else(PoisonError::into_inner);
                 imports.insert(pod.uid().unwrap_or_default(), image);
@@ -121,7 +125,7 @@ impl Kubelets {
                 self.storage.write(&self.data_volume(pod).await?, &content, Origin::Copy);
             }
             Program::Poller => self.publish_digest(pod).await?,
-            Program::CloneSource | Program::Preparation => {}
+            Program::CloneSource | Program::Preparation | Program::PulledImage => {}
             Program::Other => return Ok(false),
         }
         Ok(true)
@@ -150,16 +154,17 @@ impl Kubelets {
         let cron = argument("-cron").context("the poller has no -cron")?;
         let crons: Api<DynamicObject> =
             Api::namespaced_with(self.client.clone(), namespace, &self.crons);
-        let digest = format!("sha256:{}", "0123456789abcdef".repeat(4));
-        let patch = json!({"metadata": {"annotations": {DIGEST_ANNOTATION: digest}}});
+        let patch = json!({"metadata": {"annotations": {DIGEST_ANNOTATION: digest()}}});
         crons.patch(cron, &PatchParams::default(), &Patch::Merge(patch)).await?;
         Ok(())
     }
 }
 
 fn program(pod: &Pod) -> Program {
-    if container(pod)["name"] == POLLER {
-        return Program::Poller;
+    match container(pod)["name"].as_str() {
+        Some(POLLER) => return Program::Poller,
+        Some(PULLED_IMAGE) => return Program::PulledImage,
+        _ => {}
     }
     match pod.labels().get(COMPONENT_LABEL).map(String::as_str) {
         Some("importer") => Program::Importer,
@@ -174,7 +179,22 @@ fn phase(pod: &Pod) -> &str {
     pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
 }
 
-/// Returns the only container of a pod.
+/// Returns the image that an importer downloads, or that the kubelet has pulled for the second container of its pod.
+fn imported_image(pod: &Pod) -> Option<String> {
+    let endpoint = environment_variable(pod, "IMPORTER_ENDPOINT")?;
+    if !endpoint.starts_with(PULLED_IMAGE_ADDRESS) {
+        return Some(endpoint);
+    }
+    let image = pod.spec.as_ref()?.containers.get(1)?.image.as_ref()?;
+    Some(format!("docker://{image}"))
+}
+
+/// Returns the digest of all images in the registry.
+fn digest() -> String {
+    format!("sha256:{}", "0123456789abcdef".repeat(4))
+}
+
+/// Returns the first container of a pod.
 fn container(pod: &Pod) -> Value {
     let container = pod.spec.as_ref().and_then(|spec| spec.containers.first());
     container.and_then(|one| serde_json::to_value(one).ok()).unwrap_or_default()
@@ -208,6 +228,7 @@ fn ended_status(pod: &Pod) -> Value {
 
 fn status(pod: &Pod, phase: &str, is_ready: bool, state: &Value) -> Value {
     let container = container(pod);
+    let image_id = format!("{}@{}", container["image"].as_str().unwrap_or_default(), digest());
     let ready = if is_ready { "True" } else { "False" };
     json!({"status": {
         "phase": phase,
@@ -215,7 +236,7 @@ fn status(pod: &Pod, phase: &str, is_ready: bool, state: &Value) -> Value {
             {"type": "PodScheduled", "status": "True"}, {"type": "Ready", "status": ready},
         ],
         "containerStatuses": [{
-            "name": container["name"], "image": container["image"], "imageID": "", "ready": is_ready,
+            "name": container["name"], "image": container["image"], "imageID": image_id, "ready": is_ready,
             "started": is_ready, "restartCount": 0, "state": state,
         }],
     }})
@@ -246,6 +267,7 @@ mod tests {
         let image = environment_variable(&importer, "IMPORTER_ENDPOINT");
         assert_eq!(image.as_deref(), Some("http://a"));
         assert_eq!(program(&pod(json!({}), POLLER)), Program::Poller);
+        assert_eq!(program(&pod(json!({}), PULLED_IMAGE)), Program::PulledImage);
         assert_eq!(
             program(&pod(json!({"kubevirt.io": "virt-launcher"}), "compute")),
             Program::Other
