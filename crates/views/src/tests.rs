@@ -214,7 +214,7 @@ fn the_state_of_a_host_is_unknown_without_its_report_or_node() {
     let report = infra_node("a", json!([condition("Ready", "True", "Applied")]));
     assert_eq!(state(&[node("a", "True", false)], Kind::InfraNode), unknown);
     assert_eq!(state(&[node("a", "True", true)], Kind::InfraNode).0, [HostState::Cordoned]);
-    assert_eq!(state(&[report.clone()], Kind::Node), unknown);
+    assert_eq!(state(std::slice::from_ref(&report), Kind::Node), unknown);
     assert_eq!(state(&[report], Kind::VirtualMachineInstance).0, [HostState::Ready]);
 }
 
