@@ -28,6 +28,8 @@ struct Agent {
     next_wake_up: Duration,
     /// Frames that arrived since the last wake-up.
     inbox: Vec<(VlanId, Vec<u8>)>,
+    /// Time of the last frame of a session that had proven nothing.
+    last_unproven: Duration,
     is_running: bool,
     /// VLANs that the agent probes, also after a restart.
     vlans: VlanSet,
@@ -91,8 +93,15 @@ impl Switch {
         let now = self.now + clock_offset;
         let mut probe = TrunkProbe::new(&format!("host-{index}"), "tenants", keys(), session, now);
         probe.set_vlans(carried, now);
-        let vlans = carried.clone();
-        Agent { probe, next_wake_up: now, inbox: Vec::new(), is_running: true, vlans, clock_offset }
+        Agent {
+            probe,
+            next_wake_up: now,
+            inbox: Vec::new(),
+            last_unproven: Duration::ZERO,
+            is_running: true,
+            vlans: carried.clone(),
+            clock_offset,
+        }
     }
 
     fn random(&mut self, end: u64) -> u64 {
@@ -146,7 +155,10 @@ impl Switch {
                     continue;
                 }
                 for (vlan, payload) in std::mem::take(&mut agent.inbox) {
-                    agent.probe.receive(now, Some(vlan), &payload).unwrap_or_default();
+                    let result = agent.probe.receive(now, Some(vlan), &payload);
+                    if result == Err(IgnoredFrame::NotProven) {
+                        agent.last_unproven = self.now;
+                    }
                 }
                 let (frames, next_wake_up) = agent.probe.poll(now);
                 agent.next_wake_up = next_wake_up;
