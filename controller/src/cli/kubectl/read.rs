@@ -76,21 +76,32 @@ impl Session {
     pub(super) async fn read(&self, kinds: &[Kind]) -> Result<Snapshot, Failure> {
         let snapshot = RefCell::new(Snapshot::default());
         let lists = kinds.iter().map(|kind| self.read_kind(*kind, &snapshot));
-        try_join_all(lists).await?;
-        Ok(snapshot.into_inner())
+        let refused = try_join_all(lists).await?;
+        let mut snapshot = snapshot.into_inner();
+        // The lists end in any order; the refused kinds are shown in the order of `kinds`.
+        for (kind, refused) in kinds.iter().zip(refused) {
+            if let Some((fallback, reason)) = refused {
+                snapshot.set_unread(*kind, fallback, reason.message);
+            }
+        }
+        Ok(snapshot)
     }
 
-    async fn read_kind(&self, kind: Kind, snapshot: &RefCell<Snapshot>) -> Result<(), Failure> {
+    /// Lists a kind. Returns the refusal, if there is one, with the namespace whose objects were read instead.
+    async fn read_kind(
+        &self,
+        kind: Kind,
+        snapshot: &RefCell<Snapshot>,
+    ) -> Result<Option<(Option<&str>, Refusal)>, Failure> {
         let namespace = self.namespace.as_deref().filter(|_| kind.is_namespaced());
-        let Err(error) = self.list(kind, namespace, snapshot).await else { return Ok(()) };
+        let Err(error) = self.list(kind, namespace, snapshot).await else { return Ok(None) };
         let reason = self.refusal(kind, error)?;
         let fallback = self.fallback_namespace(kind, &reason);
         let fallback = match fallback {
             Some(other) => self.list(kind, Some(other), snapshot).await.ok().and(Some(other)),
             None => None,
         };
-        snapshot.borrow_mut().set_unread(kind, fallback, reason.message);
-        Ok(())
+        Ok(Some((fallback, reason)))
     }
 
     /// Returns the namespace of the context if objects in all namespaces are refused, and it may be permitted.
