@@ -3,19 +3,14 @@
 use std::process::ExitCode;
 
 use berth_runtime::cli::{Failure, print_error};
-use berth_views::Kind;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::arguments::ScopeArguments;
 use super::exchange::attach_terminal;
 use super::read::Session;
 use super::stream::{StreamError, open};
-use super::target::find_machine;
 use super::terminal::RawMode;
 
-/// Kinds in which machines are found.
-pub(super) const MACHINE_KINDS: [Kind; 3] =
-    [Kind::VirtualMachine, Kind::VirtualMachineInstance, Kind::LauncherPod];
 /// Ctrl-], which ends the console.
 const ESCAPE: u8 = 0x1d;
 
@@ -38,10 +33,8 @@ pub(super) struct Arguments {
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let session = Session::open_for_machine(&arguments.scope, &arguments.name).await?;
-        let snapshot = session.read(&MACHINE_KINDS).await?;
-        let machine =
-            find_machine(&snapshot, &arguments.name, arguments.scope.namespace.as_deref())?;
+        let (session, machine) =
+            Session::open_with_machine(&arguments.scope, &arguments.name).await?;
         let stream =
             open(&session, &machine, "console").await.map_err(StreamError::into_failure)?;
         let mut terminate = signal(SignalKind::terminate())?;

@@ -8,19 +8,23 @@ use berth_api::Problem;
 use berth_runtime::call::CallError;
 use berth_runtime::cli::{EXIT_BAD_INPUT, EXIT_UNREACHABLE, Failure};
 use berth_runtime::client::{Connection, connect_as_user};
-use berth_views::{Kind, Snapshot};
+use berth_views::{Kind, ObjectName, Snapshot};
 use futures::future::try_join_all;
 use kube::Client;
 use kube::api::ApiResource;
 use serde_json::Value;
 
 use super::arguments::{ClusterArguments, ScopeArguments};
-use super::target::split_name;
+use super::target::{find_machine, split_name};
 use crate::api_resource::api_resource;
 use crate::cli::input::for_each_input_object;
 use crate::fleet::InputObject;
 use crate::list::{is_expired, list_objects, probe_list};
 use crate::tenant_object::is_valid_name;
+
+/// Kinds in which machines are found.
+const MACHINE_KINDS: [Kind; 3] =
+    [Kind::VirtualMachine, Kind::VirtualMachineInstance, Kind::LauncherPod];
 
 /// A client with the permissions of the user, and the namespaces that a command reads.
 pub(super) struct Session {
@@ -69,6 +73,17 @@ impl Session {
     ) -> Result<Self, Failure> {
         let (namespace, _) = split_name(machine);
         Self::open(&scope.cluster, namespace.or_else(|| scope.namespace())).await
+    }
+
+    /// Connects to the cluster, and finds the machine with a name, `NAME` or `NAMESPACE/NAME`.
+    pub(super) async fn open_with_machine(
+        scope: &ScopeArguments,
+        machine: &str,
+    ) -> Result<(Self, ObjectName), Failure> {
+        let session = Self::open_for_machine(scope, machine).await?;
+        let snapshot = session.read(&MACHINE_KINDS).await?;
+        let machine = find_machine(&snapshot, machine, scope.namespace.as_deref())?;
+        Ok((session, machine))
     }
 
     /// Lists objects of these kinds. A kind that the user may not list, or that is not installed, is recorded in the

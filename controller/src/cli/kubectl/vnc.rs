@@ -15,11 +15,9 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
 use super::arguments::ScopeArguments;
-use super::console::MACHINE_KINDS;
 use super::exchange::attach_connection;
 use super::read::Session;
 use super::stream::{StreamError, open};
-use super::target::find_machine;
 
 /// Viewers that are searched in PATH, in this order.
 const VIEWERS: [&str; 3] = ["remote-viewer", "vncviewer", "gvncviewer"];
@@ -66,10 +64,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let session = Session::open_for_machine(&arguments.scope, &arguments.name).await?;
-        let snapshot = session.read(&MACHINE_KINDS).await?;
-        let machine =
-            find_machine(&snapshot, &arguments.name, arguments.scope.namespace.as_deref())?;
+        let (session, machine) = Session::open_with_machine(&arguments.scope, &arguments.name).await?;
         let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), arguments.port);
         let listener = TcpListener::bind(address).await?;
         let address = listener.local_addr()?;
