@@ -5,6 +5,7 @@
     reason = "reads paths that the user specifies, not the files of a host"
 )]
 
+use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -85,21 +86,39 @@ fn collect_files(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), Failure>
 
 /// Identity of an object: API group, kind, namespace and name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct ObjectKey([String; 4]);
+struct ObjectKey([String; 4]);
 
 impl ObjectKey {
     /// Returns the identity of an object. Fields that are missing count as empty.
-    pub(super) fn of(object: &Value) -> Self {
+    fn of(object: &Value) -> Self {
         let text = |path: &str| object.pointer(path).and_then(Value::as_str).unwrap_or_default();
         let group = text("/apiVersion").split_once('/').map_or("", |(group, _)| group);
         let [kind, namespace, name] =
             ["/kind", "/metadata/namespace", "/metadata/name"].map(|path| text(path).to_owned());
         Self([group.to_owned(), kind, namespace, name])
     }
+}
 
-    /// Returns true if the object is the TenantCluster with this name.
-    pub(super) fn is_tenant(&self, tenant: &str) -> bool {
-        let [group, kind, _, name] = &self.0;
-        group == "berth.dev" && kind == "TenantCluster" && name == tenant
+/// Objects of a cluster that are left out, because objects of the user replace them.
+#[derive(Debug, Default)]
+pub(super) struct ReplacedObjects(BTreeSet<ObjectKey>);
+
+impl ReplacedObjects {
+    /// Returns the objects that these objects replace.
+    pub(super) fn by(objects: &[InputObject]) -> Self {
+        Self(objects.iter().map(|found| ObjectKey::of(&found.object)).collect())
+    }
+
+    /// Returns true if the object is left out.
+    pub(super) fn contains(&self, object: &Value) -> bool {
+        // Usually nothing is replaced, and a cluster can have a hundred thousand objects.
+        !self.0.is_empty() && self.0.contains(&ObjectKey::of(object))
+    }
+
+    /// Returns true if the TenantCluster with this name is left out.
+    pub(super) fn has_tenant(&self, tenant: &str) -> bool {
+        self.0.iter().any(|ObjectKey([group, kind, _, name])| {
+            group == "berth.dev" && kind == "TenantCluster" && name == tenant
+        })
     }
 }

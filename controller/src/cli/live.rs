@@ -1,6 +1,5 @@
 //! Reads objects from a live cluster, with list requests only.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::Context;
@@ -11,7 +10,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use serde_json::Value;
 
-use super::input::ObjectKey;
+use super::input::ReplacedObjects;
 use crate::api_resource::{api_resource, deployment_resource};
 use crate::fleet::{FleetItem, InputObject};
 use crate::list::{is_expired, list_objects};
@@ -83,8 +82,7 @@ pub(super) struct Listing<'a> {
     pub(super) is_drain: bool,
     /// True if the objects with which machines of tenants are rendered are listed.
     pub(super) has_tenants: bool,
-    /// Objects that are left out, because other objects replace them.
-    pub(super) replaced: &'a BTreeSet<ObjectKey>,
+    pub(super) replaced: &'a ReplacedObjects,
 }
 
 /// Lists all objects that placement reads, with the kubeconfig at `path`. If `is_drain` is true, also lists
@@ -108,7 +106,7 @@ pub(super) fn list_items(
         let config = config.map_err(|error| Failure { exit_code: EXIT_BAD_INPUT, error })?;
         let server = config.cluster_url.to_string();
         let client = Client::try_from(config).with_context(|| name)?;
-        let replaced = BTreeSet::new();
+        let replaced = ReplacedObjects::default();
         let listing = Listing { is_drain, has_tenants: false, replaced: &replaced };
         list_items_with_client(&client, &server, &listing, problems).await
     })
@@ -158,7 +156,7 @@ fn list_failure(error: CallError, server: &str, plural: &str) -> Failure {
 /// alone, the hosts would seem to have no free storage.
 async fn list_reported_storage(
     client: &Client,
-    replaced: &BTreeSet<ObjectKey>,
+    replaced: &ReplacedObjects,
     items: &mut Vec<FleetItem>,
     problems: &mut Vec<Problem>,
 ) -> Result<(), CallError> {
@@ -183,7 +181,7 @@ async fn list_reported_storage(
 async fn list_optional_kind(
     client: &Client,
     resource: &ApiResource,
-    replaced: &BTreeSet<ObjectKey>,
+    replaced: &ReplacedObjects,
     items: &mut Vec<FleetItem>,
     problems: &mut Vec<Problem>,
 ) -> Result<bool, CallError> {
@@ -200,7 +198,7 @@ async fn list_optional_kind(
 async fn list_kind(
     client: &Client,
     resource: &ApiResource,
-    replaced: &BTreeSet<ObjectKey>,
+    replaced: &ReplacedObjects,
     items: &mut Vec<FleetItem>,
 ) -> Result<(), CallError> {
     let count = items.len();
@@ -216,7 +214,7 @@ async fn list_kind(
 async fn list_kind_once(
     client: &Client,
     resource: &ApiResource,
-    replaced: &BTreeSet<ObjectKey>,
+    replaced: &ReplacedObjects,
     items: &mut Vec<FleetItem>,
 ) -> Result<(), CallError> {
     let visit = |mut object: Value| {
@@ -225,7 +223,7 @@ async fn list_kind_once(
             fields.entry("apiVersion").or_insert_with(|| resource.api_version.clone().into());
             fields.entry("kind").or_insert_with(|| resource.kind.clone().into());
         }
-        if replaced.contains(&ObjectKey::of(&object)) {
+        if replaced.contains(&object) {
             return;
         }
         let location = resource.plural.clone();

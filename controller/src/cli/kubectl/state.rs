@@ -1,13 +1,12 @@
 //! Reads the whole state of a cluster, for commands that run the placement engine on it.
 
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use berth_runtime::cli::Failure;
 
 use super::arguments::ClusterArguments;
 use super::read::{Session, read_objects};
-use crate::cli::input::{ObjectKey, for_each_input_object};
+use crate::cli::input::{ReplacedObjects, for_each_input_object};
 use crate::cli::live::{self, Listing};
 use crate::fleet::{Fleet, FleetItem};
 
@@ -26,13 +25,11 @@ impl StateSources<'_> {
     /// Reads the objects. An object that is added replaces the object of the cluster with its name.
     pub(super) fn read(&self) -> Result<Fleet, Failure> {
         let (added, mut problems) = read_objects(self.added)?;
-        let replaced: BTreeSet<ObjectKey> =
-            added.iter().map(|found| ObjectKey::of(&found.object)).collect();
+        let replaced = ReplacedObjects::by(&added);
         let mut items: Vec<FleetItem> = Vec::new();
         for path in self.from {
             let found = for_each_input_object(path, &mut problems, |found| {
-                let is_kept = !replaced.contains(&ObjectKey::of(&found.object));
-                is_kept.then(|| FleetItem::from_input(found))
+                (!replaced.contains(&found.object)).then(|| FleetItem::from_input(found))
             })?;
             items.extend(found.into_iter().flatten());
         }
@@ -57,8 +54,8 @@ impl StateSources<'_> {
             // Only the tenants that the change concerns are shown.
             let Fleet { tenants, machine_counts, .. } = &mut fleet;
             tenants.retain(|tenant| {
-                let is_added = replaced.iter().any(|key| key.is_tenant(&tenant.name));
-                is_added || machine_counts.iter().any(|one| one.namespace == tenant.namespace)
+                replaced.has_tenant(&tenant.name)
+                    || machine_counts.iter().any(|one| one.namespace == tenant.namespace)
             });
         }
         Ok(fleet)
