@@ -15,46 +15,13 @@
 mod common;
 #[path = "../../tests/src/manual.rs"]
 mod manual;
+#[path = "../../tests/src/samples.rs"]
+mod samples;
 #[path = "../../tests/src/skip.rs"]
 mod skip;
 
-use std::path::Path;
-
 use common::{host, run_agent, run_agent_on, stdout};
-
-/// Replaces the code block after `<!-- sample: NAME -->`.
-fn replace_sample(readme: &str, name: &str, sample: &str) -> String {
-    let marker = format!("<!-- sample: {name} -->\n```text\n");
-    let start =
-        readme.find(&marker).unwrap_or_else(|| panic!("README.md has no {marker}")) + marker.len();
-    let end = start + readme[start..].find("```\n").unwrap();
-    format!("{}{sample}{}", &readme[..start], &readme[end..])
-}
-
-fn compare_with_file(path: &str, wanted: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path);
-    let found = std::fs::read_to_string(&path).unwrap_or_default();
-    if found == wanted {
-        return;
-    }
-    if std::env::var_os("BERTH_UPDATE").is_some() {
-        std::fs::write(&path, wanted).unwrap();
-    } else {
-        panic!("{} is stale: run `make samples` and read the difference", path.display());
-    }
-}
-
-/// Returns the document with its samples replaced by the output that the program prints for `rack1-a`.
-fn replace_samples(document: &str, samples: &[(&str, &str)]) -> String {
-    samples
-        .iter()
-        .fold(document.to_owned(), |text, (name, sample)| replace_sample(&text, name, sample))
-}
-
-/// Reads a file of the repository.
-fn repository_file(path: &str) -> String {
-    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)).unwrap()
-}
+use samples::{compare_sample, compare_with_file, repository_file};
 
 #[test]
 fn samples_are_output_of_the_program() {
@@ -62,27 +29,20 @@ fn samples_are_output_of_the_program() {
     let report = stdout(&run_agent_on(&tree, &["report"]));
     let check = stdout(&run_agent_on(&tree, &["check", "kvm", "cpu", "hugepages", "kubelet"]));
     // The example is for a small host; the test host has more memory, so the count of pages is larger.
-    let example = repository_file("examples/infranode.yaml").replace("count: 256", "count: 16384");
+    let example = std::fs::read_to_string(repository_file("examples/infranode.yaml")).unwrap();
+    let example = example.replace("count: 256", "count: 16384");
     let plan = plan(&tree, &example);
-    compare_with_file(
-        "docs/hosts.md",
-        &replace_samples(
-            &repository_file("docs/hosts.md"),
-            &[("report", &report), ("check", &check), ("plan", &plan)],
-        ),
-    );
+    for (name, sample) in [("report", &report), ("check", &check), ("plan", &plan)] {
+        compare_sample("docs/hosts.md", name, sample);
+    }
 
     let check = stdout(&run_agent_on(&tree, &["check", "kvm"]));
     let short = "apiVersion: berth.dev/v1alpha1\nkind: InfraNode\nmetadata: {name: rack1-a}\nspec:\n  \
                  hugepages: [{size: 2Mi, count: 16384}]\n  ksm: {mode: Auto}\n";
     let plan = self::plan(&tree, short);
-    compare_with_file(
-        "README.md",
-        &replace_samples(
-            &repository_file("README.md"),
-            &[("report", &report), ("check-kvm", &check), ("plan-hugepages", &plan)],
-        ),
-    );
+    for (name, sample) in [("report", &report), ("check-kvm", &check), ("plan-hugepages", &plan)] {
+        compare_sample("README.md", name, sample);
+    }
 }
 
 /// Returns the output of `berth-agent plan` for a manifest and the host of the tree.

@@ -26,6 +26,8 @@ mod manual;
 mod omitted;
 #[path = "cli/program.rs"]
 mod program;
+#[path = "../../tests/src/samples.rs"]
+mod samples;
 #[path = "../../tests/src/skip.rs"]
 mod skip;
 #[path = "cli/storage.rs"]

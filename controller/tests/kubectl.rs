@@ -4,6 +4,7 @@
 
 #![expect(
     clippy::disallowed_methods,
+    clippy::panic,
     clippy::string_slice,
     clippy::unwrap_used,
     reason = "tests run the program, read files, and fail by panicking"
@@ -11,25 +12,24 @@
 
 #[path = "../../tests/src/manual.rs"]
 mod manual;
+#[path = "../../tests/src/samples.rs"]
+mod samples;
 #[path = "../../tests/src/skip.rs"]
 mod skip;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
 
+use samples::{compare_sample, compare_with_file, repository_file};
 use serde_json::{Value, json};
 
 /// Objects of a small cluster.
 const CLUSTER: &str = "controller/tests/kubectl/cluster.yaml";
 
-fn repository() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
-}
-
 fn run(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_kubectl-berth"))
         .args(arguments)
-        .current_dir(repository())
+        .current_dir(repository_file(""))
         .env_remove("KUBECONFIG")
         .output()
         .unwrap()
@@ -51,29 +51,6 @@ fn show(arguments: &[&str], code: i32) -> String {
     stdout(&output)
 }
 
-fn compare_with_file(path: &str, wanted: &str) {
-    let path = repository().join(path);
-    if std::fs::read_to_string(&path).unwrap_or_default() == wanted {
-        return;
-    }
-    assert!(
-        std::env::var_os("BERTH_UPDATE").is_some(),
-        "{} is stale: run `make samples` and review the difference",
-        path.display()
-    );
-    std::fs::write(&path, wanted).unwrap();
-}
-
-/// Compares `sample` with the code block after `<!-- sample: NAME -->` in docs/kubectl-berth.md.
-fn compare_sample(name: &str, sample: &str) {
-    let path = "docs/kubectl-berth.md";
-    let document = std::fs::read_to_string(repository().join(path)).unwrap();
-    let marker = format!("<!-- sample: {name} -->\n```text\n");
-    let start = document.find(&marker).unwrap() + marker.len();
-    let end = start + document[start..].find("```\n").unwrap();
-    compare_with_file(path, &format!("{}{sample}{}", &document[..start], &document[end..]));
-}
-
 #[test]
 fn samples_of_the_document_are_the_output_of_the_program() {
     // One test updates all samples, because tests run in parallel.
@@ -92,7 +69,7 @@ fn samples_of_the_document_are_the_output_of_the_program() {
         for line in text.lines() {
             assert!(line.chars().count() <= 80, "{name}: {line}");
         }
-        compare_sample(name, &text);
+        compare_sample("docs/kubectl-berth.md", name, &text);
     }
     let reference = stdout(&run(&["man", "--markdown"]));
     compare_with_file("docs/kubectl-berth-commands.md", &reference);
@@ -234,7 +211,7 @@ fn wrong_use_is_explained() {
 fn berth_controller_has_the_same_commands() {
     let output = Command::new(env!("CARGO_BIN_EXE_berth-controller"))
         .args(["hosts", "--from", CLUSTER])
-        .current_dir(repository())
+        .current_dir(repository_file(""))
         .output()
         .unwrap();
     assert_eq!(stdout(&output), show(&["hosts"], 0));

@@ -1,7 +1,7 @@
 //! Spread of the control planes of all tenants.
 
-use super::documents::compare_sample;
 use super::program::{repository, run_controller, run_plan, stdout};
+use super::samples::compare_sample;
 
 /// Returns the manifests of three hosts, of six tenants with three control-plane VMs each, and of a seventh tenant with
 /// one control-plane VM.

@@ -4,29 +4,7 @@ use serde_json::Value;
 
 use super::manual;
 use super::program::{repository, run_controller, stderr, stdout};
-
-fn compare_with_file(path: &str, wanted: &str) {
-    let path = repository().join(path);
-    let found = std::fs::read_to_string(&path).unwrap_or_default();
-    if found == wanted {
-        return;
-    }
-    assert!(
-        std::env::var_os("BERTH_UPDATE").is_some(),
-        "{} is stale: run `make samples` and review the difference",
-        path.display()
-    );
-    std::fs::write(&path, wanted).unwrap();
-}
-
-/// Compares `sample` with the code block after `<!-- sample: NAME -->` in a document.
-pub(super) fn compare_sample(path: &str, name: &str, sample: &str) {
-    let document = std::fs::read_to_string(repository().join(path)).unwrap();
-    let marker = format!("<!-- sample: {name} -->\n```text\n");
-    let start = document.find(&marker).unwrap() + marker.len();
-    let end = start + document[start..].find("```\n").unwrap();
-    compare_with_file(path, &format!("{}{sample}{}", &document[..start], &document[end..]));
-}
+use super::samples::{compare_sample, compare_with_file};
 
 #[test]
 fn checks_are_documented() {
