@@ -15,7 +15,8 @@ use serde_json::{Value, json};
 
 use crate::kubevirt::current_time;
 use crate::kubevirt::provisioner::{
-    PROVISIONER_ANNOTATION, SELECTED_NODE_ANNOTATION, create_volume, delete_released_volumes,
+    PROVISIONER_ANNOTATION, SELECTED_NODE_ANNOTATION, affinity_to_node, create_volume,
+    delete_released_volumes, provisioned_volume,
 };
 
 /// Namespace and name of an object.
@@ -219,28 +220,10 @@ fn requested_size(claim: &PersistentVolumeClaim) -> Option<String> {
 
 /// Returns the volume that a driver creates for a claim. If a node is selected, only this node can reach the volume.
 fn csi_volume(claim: &Value, driver: &str, name: &str) -> Value {
-    let (metadata, spec) = (&claim["metadata"], &claim["spec"]);
-    let mut volume = json!({
-        "metadata": {
-            "name": name,
-            // Without this annotation, the volume controller would try to delete the volume.
-            "annotations": {"pv.kubernetes.io/provisioned-by": driver},
-        },
-        "spec": {
-            "accessModes": spec["accessModes"], "capacity": spec["resources"]["requests"],
-            "storageClassName": spec["storageClassName"], "volumeMode": spec["volumeMode"],
-            "persistentVolumeReclaimPolicy": "Delete",
-            "claimRef": {
-                "apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": metadata["namespace"],
-                "name": metadata["name"], "uid": metadata["uid"],
-            },
-            "csi": {"driver": driver.replace('/', "."), "volumeHandle": name},
-        },
-    });
-    if let Some(node) = metadata["annotations"][SELECTED_NODE_ANNOTATION].as_str() {
-        volume["spec"]["nodeAffinity"] = json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [
-            {"key": "kubernetes.io/hostname", "operator": "In", "values": [node]},
-        ]}]}});
+    let mut volume = provisioned_volume(claim, driver, name);
+    volume["spec"]["csi"] = json!({"driver": driver.replace('/', "."), "volumeHandle": name});
+    if let Some(node) = claim["metadata"]["annotations"][SELECTED_NODE_ANNOTATION].as_str() {
+        volume["spec"]["nodeAffinity"] = affinity_to_node(node);
     }
     volume
 }

@@ -67,7 +67,7 @@ pub(crate) async fn create_volume(client: &Client, volume: Value) -> Result<()> 
 
 /// Returns the volume that a provisioner of local volumes creates for a claim.
 fn local_volume(claim: &Value) -> Result<Value> {
-    let (metadata, spec) = (&claim["metadata"], &claim["spec"]);
+    let metadata = &claim["metadata"];
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let annotation = |key: &str| {
         metadata["annotations"][key].as_str().with_context(|| {
@@ -82,7 +82,16 @@ fn local_volume(claim: &Value) -> Result<Value> {
         HOST_PATH_PROVISIONER => ("hostPath", "/var/hpvolumes"),
         _ => ("local", "/var/lib/volumes"),
     };
-    Ok(json!({
+    let mut volume = provisioned_volume(claim, provisioner, &name);
+    volume["spec"][source] = json!({"path": format!("{folder}/{name}")});
+    volume["spec"]["nodeAffinity"] = affinity_to_node(node);
+    Ok(volume)
+}
+
+/// Returns a volume that a provisioner creates for a claim, without its source and its node affinity.
+pub(crate) fn provisioned_volume(claim: &Value, provisioner: &str, name: &str) -> Value {
+    let (metadata, spec) = (&claim["metadata"], &claim["spec"]);
+    json!({
         "metadata": {
             "name": name,
             // Without this annotation, the volume controller would try to delete the volume.
@@ -96,12 +105,15 @@ fn local_volume(claim: &Value) -> Result<Value> {
                 "apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": metadata["namespace"],
                 "name": metadata["name"], "uid": metadata["uid"],
             },
-            source: {"path": format!("{folder}/{name}")},
-            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [
-                {"key": "kubernetes.io/hostname", "operator": "In", "values": [node]},
-            ]}]}},
         },
-    }))
+    })
+}
+
+/// Returns the node affinity of a volume that only this Node can reach.
+pub(crate) fn affinity_to_node(node: &str) -> Value {
+    json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [
+        {"key": "kubernetes.io/hostname", "operator": "In", "values": [node]},
+    ]}]}})
 }
 
 /// Returns the volume for a claim whose spec names this volume. Every Node can mount this type of volume, without a
