@@ -12,6 +12,9 @@ VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 # Requirements of emulated hosts, as PROGRAM=PACKAGE.
 HOST_PROGRAMS = qemu-system-x86_64=qemu-system-x86 debootstrap=debootstrap mke2fs=e2fsprogs
 
+# Packages the agent of the tests. The program gzip needs 6 core seconds, cargo-deb's own compression 106.
+PACKAGE_OF_TESTS = CARGO="$(CARGO)" ./systemd/package.sh dev --strip --compress-type gz --compress-system
+
 .PHONY: help all report demo test test-current quick setup lint deny crds samples bench fuzz hosts faults faults-hosts faults-cluster faults-demo trunk-day soak dist image deb
 
 help:  ## print this list
@@ -24,7 +27,7 @@ report:  ## report the capabilities of this host
 
 demo: setup  ## run a control plane, three emulated hosts, two tenants and their VMs until Ctrl-C (with ONCE=--once: until the tables)
 	$(CARGO) build --locked --workspace --bins
-	CARGO="$(CARGO)" ./systemd/package.sh dev --strip --compress-type gz --compress-system
+	$(PACKAGE_OF_TESTS)
 	target/debug/berth-demo $(ONCE)
 
 setup:  ## install the requirements of the tests (Debian, Ubuntu; as root)
@@ -35,7 +38,7 @@ test: setup  ## run lint and all tests, with the requirements from setup
 	nice ./tests/prepare.sh & prepare=$$!; trap 'kill $$prepare 2>/dev/null' EXIT; \
 	$(MAKE) --no-print-directory lint && \
 	$(CARGO) test --locked --workspace --no-run && \
-	CARGO="$(CARGO)" ./systemd/package.sh dev --strip --compress-type gz --compress-system && \
+	$(PACKAGE_OF_TESTS) && \
 	wait $$prepare
 	CARGO="$(CARGO)" ./tests/run.sh --locked --workspace
 
@@ -43,7 +46,7 @@ test-current: setup  ## run all tests on the Kubernetes of KUBEBUILDER_ASSETS an
 	./tests/current.sh --check
 	nice ./tests/prepare.sh
 	$(CARGO) test --locked --workspace --no-run
-	CARGO="$(CARGO)" ./systemd/package.sh dev --strip --compress-type gz --compress-system
+	$(PACKAGE_OF_TESTS)
 	CARGO="$(CARGO)" ./tests/current.sh $(RESULTS)
 
 quick: lint  ## run lint, and the tests that require no server and no emulated host
@@ -97,7 +100,7 @@ fuzz:  ## fuzz every parser for FUZZ_SECONDS; writes a result to docs/results
 hosts: setup  ## test the test bed itself, KVM, configuration, tenant networks and the DaemonSet on emulated hosts of BERTH_HOST_SUITE; slow, writes a result to docs/results
 	nice ./tests/prepare.sh
 	$(CARGO) test --locked --workspace --no-run
-	CARGO="$(CARGO)" ./systemd/package.sh dev --strip --compress-type gz --compress-system
+	$(PACKAGE_OF_TESTS)
 	CARGO="$(CARGO)" ./tests/hosts.sh $(RESULTS)
 
 faults: faults-hosts faults-cluster faults-demo  ## run these three targets
@@ -116,7 +119,7 @@ faults-cluster: setup  ## kill controllers 50 times while tenants and machines a
 
 faults-demo: setup  ## run the demo and its faults, from its start to its tables; forty minutes, writes a result to docs/results
 	$(CARGO) test --locked --workspace --no-run
-	CARGO="$(CARGO)" ./systemd/package.sh dev --strip --compress-type gz --compress-system
+	$(PACKAGE_OF_TESTS)
 	begin=$$(date +%s); $(CARGO) test --locked --workspace --test demo -- --include-ignored --nocapture && \
 	{ printf '# The demo, %s\n\nCommand: `make faults-demo`, %s s on %s cores. Three emulated two-socket hosts with real kubelets, two tenants.\nWhile pings run, every component is restarted, an agent is upgraded by its package, a profile is edited, a tenant is added and\nremoved, a host is drained while a PodDisruptionBudget of a tenant first permits no eviction, and another host is lost.\n\n```text' \
 	  "$$(date -u +%F)" "$$(( $$(date +%s) - begin ))" "$$(nproc)"; cat "$$(ls -td target/demo/*/ | head -1)tables.txt"; printf '```\n'; } > $(RESULTS)/$$(date -u +%F)-demo.md
