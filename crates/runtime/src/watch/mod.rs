@@ -1,9 +1,9 @@
 //! Watches of API objects with kube-runtime's watcher. Repeated errors are logged once, and retries have a backoff with
 //! jitter.
 //!
-//! [`watch_events`] passes events to a function and stores nothing; [`event_stream`] returns them. An [`Informer`] stores all objects of a kind. An
-//! [`OptionalInformer`] stores all objects of a kind that may not be installed. [`watch_object`] watches one object
-//! with as few requests as possible.
+//! [`watch_events`] passes events to a function and stores nothing; [`event_stream`] returns them. An [`Informer`] stores
+//! all objects of a kind. An [`OptionalInformer`] stores all objects of a kind that may not be installed.
+//! [`watch_object`] watches one object with as few requests as possible.
 
 mod health;
 mod informer;
