@@ -25,6 +25,7 @@ pub mod profiles;
 pub mod removal;
 pub mod run;
 pub mod selector_migration;
+pub mod self_service;
 pub mod tenant_nodes;
 mod tenant_object;
 pub mod tenant_storage;

@@ -66,6 +66,7 @@ fn pure_code_reads_no_files_clock_or_environment() {
         "plan",
         "profiles",
         "removal",
+        "self_service",
         "tenant_nodes",
         "tenant_storage",
         "tenants",

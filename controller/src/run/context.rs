@@ -6,7 +6,8 @@ use std::time::Duration;
 
 pub(super) use berth_api::names::INFRA_CONFIG;
 use berth_api::{
-    HostLeases, HostProfile, InfraConfig, InfraNode, PrefixClaim, TenantCluster, VlanClaim,
+    HostLeases, HostProfile, InfraConfig, InfraNode, PrefixClaim, TenantCluster, TenantQuota,
+    TenantRequest, VlanClaim,
 };
 use berth_runtime::leader_election::LeaderGuard;
 use berth_runtime::watch::{Informer, WatchHealth};
@@ -43,6 +44,8 @@ pub struct Context {
     pub tenants: Informer<TenantCluster>,
     /// All InfraConfigs; only the one with the name [`INFRA_CONFIG`] is used.
     pub configs: Informer<InfraConfig>,
+    pub tenant_quotas: Informer<TenantQuota>,
+    pub tenant_requests: Informer<TenantRequest>,
     pub vlan_claims: Informer<VlanClaim>,
     pub prefix_claims: Informer<PrefixClaim>,
     /// All AddressClaims.
@@ -95,6 +98,12 @@ impl Context {
             }),
             configs: Informer::start(client, tasks, watch_health, |config| {
                 config.metadata.managed_fields = None
+            }),
+            tenant_quotas: Informer::start(client, tasks, watch_health, |quota| {
+                quota.metadata.managed_fields = None
+            }),
+            tenant_requests: Informer::start(client, tasks, watch_health, |request| {
+                request.metadata.managed_fields = None
             }),
             vlan_claims: Informer::start(client, tasks, watch_health, |claim| {
                 claim.metadata.managed_fields = None

@@ -29,7 +29,8 @@ use super::events::EventEmitter;
 use crate::profiles::{ConditionUpdate, new_condition};
 
 /// Kinds whose `Ready` condition the controller writes. The agent writes the `Ready` condition of an InfraNode.
-const KINDS_WITH_STATUS: [&str; 3] = ["HostProfile", "InfraConfig", "TenantCluster"];
+const KINDS_WITH_STATUS: [&str; 5] =
+    ["HostProfile", "InfraConfig", "TenantCluster", "TenantQuota", "TenantRequest"];
 /// HTTP status code of a refusal because of the content of the object.
 const INVALID: u16 = 422;
 /// Delay before a report that could not be written is retried.

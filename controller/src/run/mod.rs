@@ -36,6 +36,7 @@ mod profile_store;
 pub mod reconcile;
 mod removal;
 pub mod removal_lock;
+mod self_service;
 mod settings;
 mod tenant_access;
 mod tenant_conditions;
@@ -211,6 +212,7 @@ fn start_reconcilers(
     all.spawn(tenant_nodes::run(Arc::clone(context), instances.clone(), connections.clone()));
     all.spawn(tenant_storage::run(Arc::clone(context), connections.clone()));
     all.spawn(images::run(Arc::clone(context)));
+    all.spawn(self_service::run(Arc::clone(context)));
     all.spawn(evacuation::run(
         client.clone(),
         Arc::clone(&events),

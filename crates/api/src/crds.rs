@@ -10,6 +10,8 @@ use crate::infra_config::InfraConfig;
 use crate::infra_node::InfraNode;
 use crate::prefix_claim::PrefixClaim;
 use crate::tenant_cluster::TenantCluster;
+use crate::tenant_quota::TenantQuota;
+use crate::tenant_request::TenantRequest;
 use crate::vlan_claim::VlanClaim;
 
 /// Returns all CRDs of Berth in the order in which they are applied.
@@ -24,6 +26,8 @@ pub fn all_crds() -> Vec<CustomResourceDefinition> {
         PrefixClaim::crd(),
         AddressClaim::crd(),
         HostLeases::crd(),
+        TenantQuota::crd(),
+        TenantRequest::crd(),
     ];
     all.into_iter().map(adapt_integer_formats).collect()
 }

@@ -176,6 +176,30 @@ pub struct InfraConfigSpec {
     /// Preferences for the placement of VMs on hosts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub placement: Option<PlacementConfig>,
+    /// Tenants that users request with TenantRequests.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub self_service: Option<SelfService>,
+}
+
+/// Configuration of tenants that users request.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct SelfService {
+    /// URL of this cluster's API server in the kubeconfigs of requesters, such as `https://api.example.com:6443`. Without
+    /// it, requesters get no kubeconfig.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 9, max = 512), regex(pattern = r"^https://\S+$"))]
+    pub server: Option<String>,
+    /// Certificates of the authority that has signed the API server's certificate, in PEM. Default: those in the ConfigMap
+    /// `kube-root-ca.crt`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 65_536))]
+    pub certificate_authority: Option<String>,
+    /// Namespace with VirtualMachineInstancetypes and VirtualMachinePreferences that are shared with requested tenants: the
+    /// controller copies the granted instance types and all preferences to the namespaces of the tenants.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 63))]
+    pub flavors_namespace: Option<String>,
 }
 
 /// Reference to a Secret or ConfigMap that objects in other namespaces may use.

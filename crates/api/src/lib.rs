@@ -45,11 +45,17 @@ mod pod_network;
 mod prefix_claim;
 mod problem;
 mod quantity;
+mod quota_amounts;
 mod ranges;
 mod reason;
 mod replace_after;
 #[cfg(feature = "kube")]
 mod tenant_cluster;
+#[cfg(feature = "kube")]
+mod tenant_quota;
+#[cfg(feature = "kube")]
+mod tenant_request;
+mod tenant_resources;
 mod text;
 #[cfg(feature = "kube")]
 mod vlan_claim;
@@ -101,11 +107,17 @@ pub use pod_network::{PodEncapsulation, PodNetwork};
 pub use prefix_claim::{PrefixClaim, PrefixClaimSpec, PrefixClaimStatus};
 pub use problem::Problem;
 pub use quantity::{ParseQuantityError, Quantity};
+pub use quota_amounts::QuotaAmounts;
 pub use ranges::{MAX_VNI, ParseVniRangeError, VlanRanges, VniRange};
 pub use reason::{ConditionReason, EventReason};
 pub use replace_after::{ParseReplaceAfterError, ReplaceAfter};
 #[cfg(feature = "kube")]
 pub use tenant_cluster::*;
+#[cfg(feature = "kube")]
+pub use tenant_quota::*;
+#[cfg(feature = "kube")]
+pub use tenant_request::*;
+pub use tenant_resources::*;
 #[cfg(feature = "kube")]
 pub use vlan_claim::{VlanClaim, VlanClaimSpec, VlanClaimStatus};
 pub use vlan_id::{ParseVlanIdError, VlanId};

@@ -145,6 +145,23 @@ pub const EVACUATING_LABEL: &str = "berth.dev/evacuating";
 /// Annotation of a VirtualMachine with the label [`EVACUATING_LABEL`]: JSON with the host that the machine leaves, and
 /// the event that the evacuation waits for.
 pub const EVACUATION_ANNOTATION: &str = "berth.dev/evacuation";
+/// Annotation of a TenantCluster that the controller created for a TenantRequest: namespace and name of the request,
+/// separated by a slash.
+pub const TENANT_REQUEST_ANNOTATION: &str = "berth.dev/tenant-request";
+/// Annotation of a TenantCluster: the UID of the TenantRequest for which the controller created it. The controller never
+/// changes or deletes a TenantCluster for a request with another UID.
+pub const TENANT_REQUEST_UID_ANNOTATION: &str = "berth.dev/tenant-request-uid";
+/// Annotation of a TenantCluster: the grant of its TenantRequest as JSON, and the name of the TenantQuota. The controller
+/// restores the status of a TenantQuota from these annotations.
+pub const TENANT_GRANT_ANNOTATION: &str = "berth.dev/tenant-grant";
+/// Label of a VirtualMachineInstancetype or VirtualMachinePreference in a tenant's namespace that the controller copied: the
+/// namespace of the original.
+pub const SHARED_FROM_LABEL: &str = "berth.dev/shared-from";
+/// Name of the ServiceAccount in a tenant's namespace whose token is in the kubeconfig of the requester, of its RoleBinding,
+/// and of the ClusterRole with its permissions.
+pub const TENANT_USER: &str = "berth-tenant-user";
+/// Name of the Secret in the namespace of TenantRequests with their kubeconfigs.
+pub const KUBECONFIGS_SECRET: &str = "berth-kubeconfigs";
 /// Prefix of the names of the VirtualMachineInstanceMigrations that the controller creates.
 pub const MIGRATION_NAME_PREFIX: &str = "berth-drain-";
 /// Namespace of Berth's pods and of their Leases in the manifests of `deploy/`.
@@ -254,6 +271,12 @@ pub mod condition {
     /// Condition of the InfraConfig: `True` if the KubeVirt object permits all devices of `hostDevices.allowed`; absent
     /// without `hostDevices.manage`.
     pub const HOST_DEVICES_READY: &str = "HostDevicesReady";
+    /// Condition of a TenantRequest: `True` if a TenantQuota counts the request, and the controller creates its tenant.
+    pub const GRANTED: &str = "Granted";
+    /// Condition of a TenantRequest: `True` if its latest spec is granted.
+    pub const UP_TO_DATE: &str = "UpToDate";
+    /// Condition of a TenantRequest: `True` if the Secret has a kubeconfig for the tenant's namespace.
+    pub const KUBECONFIG_READY: &str = "KubeconfigReady";
     /// Condition of most objects: `True` if the actual state is the desired state.
     pub const READY: &str = "Ready";
     /// Condition of an InfraNode: `True` if the host can run VMs.

@@ -169,6 +169,23 @@ pub enum ConditionReason {
     DisksNotAttached,
     DisksChanging,
     DisksRetained,
+    // Reasons of conditions of TenantRequests and TenantQuotas.
+    Granted,
+    WaitingForApproval,
+    ApprovalDenied,
+    QuotaExceeded,
+    QuotaNotFound,
+    AmbiguousQuota,
+    NotPermitted,
+    FlavorUnknown,
+    TenantNameInUse,
+    TenantNotReady,
+    MachinesRemain,
+    DeletingTenant,
+    KubeconfigIssued,
+    KubeconfigPending,
+    KubeconfigNotConfigured,
+    LimitsExceeded,
 }
 
 impl ConditionReason {

@@ -122,6 +122,11 @@ pub struct TenantClusterSpec {
     #[schemars(length(max = 64), inner(length(min = 1, max = 63)))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub machine_namespaces: Vec<String>,
+    /// Instance types that machines of the tenant may have. Machines with other instance types, or without an instance
+    /// type, are not created. Default: all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64), inner(length(min = 1, max = 253)))]
+    pub allowed_flavors: Option<Vec<String>>,
     /// Time after which a machine of a lost host is replaced by a machine with another name, provided that all its
     /// disks can be created again from their images. A host is lost if its Node is not ready and its agent is
     /// unresponsive. Default 10m; 0 means never.

@@ -32,6 +32,8 @@ impl ControlPlane {
             "crds/prefixclaims.berth.dev.yaml",
             "crds/addressclaims.berth.dev.yaml",
             "crds/hostleases.berth.dev.yaml",
+            "crds/tenantquotas.berth.dev.yaml",
+            "crds/tenantrequests.berth.dev.yaml",
             "base/namespace.yaml",
             "base/service-account.yaml",
             "base/rbac.yaml",

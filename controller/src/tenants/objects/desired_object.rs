@@ -30,8 +30,7 @@ impl DesiredObject {
     /// and the apply removes the field.
     #[must_use]
     pub fn with_content_hash(mut self) -> Self {
-        let hash = format!("{:016x}", hash_strings(&[&self.body.to_string()]));
-        self.body["metadata"]["annotations"][CONTENT_HASH_ANNOTATION] = hash.into();
+        add_content_hash(&mut self.body);
         self
     }
 
@@ -68,6 +67,12 @@ impl DesiredObject {
     }
 }
 
+/// Adds the annotation with the hash of the content to a manifest: see [`DesiredObject::with_content_hash`].
+pub fn add_content_hash(body: &mut Value) {
+    let hash = format!("{:016x}", hash_strings(&[&body.to_string()]));
+    body["metadata"]["annotations"][CONTENT_HASH_ANNOTATION] = hash.into();
+}
+
 /// Sorts the ports of the actual Service like those of the desired Service. The order of the ports has no meaning: the
 /// list map keys of `spec.ports` are `port` and `protocol`. An apply on Kubernetes 1.20 keeps the order of the existing
 /// ports, and appends new ports.
@@ -89,7 +94,7 @@ fn sort_service_ports(desired: &Value, actual: &mut Value) {
 /// actual object has are ignored. A list is compared as one value: additional or missing entries are a difference. An
 /// empty desired list equals an absent one, because API servers omit empty lists.
 #[must_use]
-pub(super) fn differs(desired: &Value, actual: &Value) -> bool {
+pub fn differs(desired: &Value, actual: &Value) -> bool {
     match (desired, actual) {
         (Value::Object(desired), Value::Object(actual)) => {
             desired.iter().any(|(key, value)| match actual.get(key) {

@@ -10,6 +10,13 @@ use super::kind::ObjectKind;
 const INSTANCETYPE_SIZES: [(&str, u32, &str); 3] =
     [("standard-2", 2, "8Gi"), ("standard-4", 4, "16Gi"), ("standard-8", 8, "32Gi")];
 
+/// Returns the number of CPUs and the memory of an instance type that every tenant's namespace has; `None` for another name.
+#[must_use]
+pub fn built_in_instancetype(name: &str) -> Option<(u32, &'static str)> {
+    let found = INSTANCETYPE_SIZES.into_iter().find(|(one, ..)| *one == name);
+    found.map(|(_, cpus, memory)| (cpus, memory))
+}
+
 /// Returns the instance types and the preference for a tenant's namespace.
 #[must_use]
 pub fn instancetype_objects(tenant: &str) -> Vec<DesiredObject> {

@@ -46,6 +46,9 @@ pub(super) fn apply_defaults(
     }
     expand_flavor(provider);
     resolve_instancetype(provider, context, namespace, reporter);
+    if let Some(allowed) = tenant.and_then(|tenant| tenant.spec.allowed_flavors.as_deref()) {
+        check_flavor(provider, allowed, reporter);
+    }
     fill_from_config(provider, context);
     resolve_image(provider, context, reporter);
     validate_provider(provider, context, reporter);
@@ -111,6 +114,26 @@ fn resolve_instancetype(
         return reporter.report_error(&path, "", "is missing");
     }
     matcher["kind"] = kind.into();
+}
+
+/// Reports an instance type that is not in `allowedFlavors` of the tenant, and a missing one. Also reports the name of a
+/// revision: KubeVirt would use this older version of the instance type, which may have other sizes.
+fn check_flavor(provider: &ProviderConfig, allowed: &[String], reporter: &ProblemReporter<'_>) {
+    let text = |field: &str| {
+        let matcher = provider.instancetype.as_ref();
+        matcher.and_then(|one| one.get(field)).and_then(Value::as_str).unwrap_or_default()
+    };
+    let path = format!("{VIRTUAL_MACHINE_PATH}.instancetype");
+    let name = text("name");
+    if !allowed.iter().any(|one| one == name) {
+        let message =
+            format!("is not in allowedFlavors of the tenant: use one of {}", allowed.join(", "));
+        let name = provider.instancetype_name(name);
+        reporter.report_error(&format!("{path}.name"), &name, message);
+    } else if !text("revisionName").is_empty() {
+        let message = "is not permitted for a tenant with allowedFlavors: remove it";
+        reporter.report_error(&format!("{path}.revisionName"), text("revisionName"), message);
+    }
 }
 
 fn fill_from_config(provider: &mut ProviderConfig, context: &RenderContext) {

@@ -1,0 +1,209 @@
+//! Issues the kubeconfig of a requester: a token of the ServiceAccount in the tenant's namespace, in the Secret of the
+//! request's namespace. No message has the token: the API server's message about the Secret is reduced to its reason.
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
+use berth_api::names::{KUBECONFIGS_SECRET, MANAGED_BY_LABEL, TENANT_USER};
+use berth_api::{ConditionReason, IssuedKubeconfig, TenantCluster, TenantRequest, Time};
+use berth_runtime::call::{CallError, with_timeout};
+use k8s_openapi::ByteString;
+use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::{ConfigMap, Secret, ServiceAccount};
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt as _};
+use serde_json::{Value, json};
+
+use super::service::SelfService;
+use crate::run::clock::now_in_seconds;
+use crate::run::reconcile::ReconcileFailure;
+use crate::self_service::kubeconfig::{
+    ApiServer, kubeconfig_key, render_kubeconfig, rotation_time,
+};
+use crate::tenants::fault::Fault;
+
+/// ConfigMap in each namespace with the certificates of the API server's authority.
+const AUTHORITY_CONFIG_MAP: (&str, &str) = ("kube-root-ca.crt", "ca.crt");
+
+impl SelfService {
+    /// Ensures that the Secret has a kubeconfig whose token is in the first half of its life.
+    pub(super) async fn ensure_kubeconfig(
+        &self,
+        request: &TenantRequest,
+        tenant: &str,
+        account_uid: &str,
+        token_seconds: u32,
+    ) -> Result<Result<IssuedKubeconfig, Fault>, ReconcileFailure> {
+        let server = match self.api_server(tenant).await? {
+            Ok(server) => server,
+            Err(fault) => return Ok(Err(fault)),
+        };
+        let server_hash = hash_server(&server, account_uid);
+        let namespace = request.namespace().unwrap_or_default();
+        let key = kubeconfig_key(tenant);
+        let issued = request.status.as_ref().and_then(|status| status.kubeconfig.clone());
+        if let Some(issued) = issued
+            && issued.server_hash == server_hash
+            && issued.key == key
+            && Timestamp::now() < rotation_time(&issued)
+            && self.has_kubeconfig(&namespace, &key).await?
+        {
+            return Ok(Ok(issued));
+        }
+        let token = self.request_token(tenant, token_seconds).await?;
+        let Some(status) = token.status else {
+            let message = format!("TokenRequest in cluster-{tenant} has no token");
+            return Err(ReconcileFailure::PrerequisiteNotMet(message));
+        };
+        let kubeconfig = render_kubeconfig(tenant, &server, &status.token);
+        let data = json!({ key.as_str(): ByteString(kubeconfig.into_bytes()) });
+        if let Err(error) = self.apply_secret(&namespace, tenant, &data).await {
+            return match refused_secret(&error, &namespace) {
+                Some(fault) => Ok(Err(fault)),
+                None => {
+                    let request = format!("apply Secret {namespace}/{KUBECONFIGS_SECRET}");
+                    Err(ReconcileFailure::with_request(request)(error))
+                }
+            };
+        }
+        tracing::info!(namespace, tenant, "issued a kubeconfig");
+        let expires = Timestamp::from_second(status.expiration_timestamp.0.as_second());
+        Ok(Ok(IssuedKubeconfig {
+            secret: KUBECONFIGS_SECRET.to_owned(),
+            key,
+            issued_at: now_in_seconds(),
+            expires_at: Time(expires.unwrap_or_default()),
+            server_hash,
+        }))
+    }
+
+    /// Removes the kubeconfig of a tenant from the Secret.
+    pub(super) async fn remove_kubeconfig(
+        &self,
+        request: &TenantRequest,
+        tenant: &str,
+    ) -> Result<(), ReconcileFailure> {
+        let namespace = request.namespace().unwrap_or_default();
+        if !self.has_kubeconfig(&namespace, &kubeconfig_key(tenant)).await? {
+            return Ok(());
+        }
+        match self.apply_secret(&namespace, tenant, &json!({})).await {
+            Ok(()) => Ok(()),
+            // A namespace that is being deleted accepts no objects, and an immutable Secret keeps its data. The token is
+            // invalid in both cases, because its ServiceAccount is deleted.
+            Err(error) if refused_secret(&error, &namespace).is_some() => Ok(()),
+            Err(error) => {
+                let request = format!("apply Secret {namespace}/{KUBECONFIGS_SECRET}");
+                Err(ReconcileFailure::with_request(request)(error))
+            }
+        }
+    }
+
+    async fn has_kubeconfig(&self, namespace: &str, key: &str) -> Result<bool, ReconcileFailure> {
+        let api: Api<Secret> = Api::namespaced(self.context.client.clone(), namespace);
+        let found = with_timeout(api.get_opt(KUBECONFIGS_SECRET)).await;
+        let request = format!("get Secret {namespace}/{KUBECONFIGS_SECRET}");
+        let found = found.map_err(ReconcileFailure::with_request(request))?;
+        Ok(found.and_then(|secret| secret.data).is_some_and(|data| data.contains_key(key)))
+    }
+
+    /// Applies the part of the Secret that belongs to a tenant. Each tenant has a field manager of its own, so that an apply for
+    /// one tenant does not remove the kubeconfigs of others.
+    async fn apply_secret(
+        &self,
+        namespace: &str,
+        tenant: &str,
+        data: &Value,
+    ) -> Result<(), CallError> {
+        let api: Api<Secret> = Api::namespaced(self.context.client.clone(), namespace);
+        let params = PatchParams::apply(&format!("{TENANT_USER}-{tenant}")).force();
+        let body = json!({
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {
+                "name": KUBECONFIGS_SECRET,
+                "namespace": namespace,
+                "labels": { MANAGED_BY_LABEL.0: MANAGED_BY_LABEL.1 },
+            },
+            "data": data,
+        });
+        with_timeout(api.patch(KUBECONFIGS_SECRET, &params, &Patch::Apply(&body))).await?;
+        self.context.metrics.count_write("Secret");
+        Ok(())
+    }
+
+    async fn request_token(
+        &self,
+        tenant: &str,
+        token_seconds: u32,
+    ) -> Result<TokenRequest, ReconcileFailure> {
+        let namespace = TenantCluster::namespace_of(tenant);
+        let api: Api<ServiceAccount> = Api::namespaced(self.context.client.clone(), &namespace);
+        let spec = TokenRequestSpec {
+            expiration_seconds: Some(i64::from(token_seconds)),
+            ..TokenRequestSpec::default()
+        };
+        let request = TokenRequest { spec, ..TokenRequest::default() };
+        let params = PostParams::default();
+        let created = with_timeout(api.create_token_request(TENANT_USER, &params, &request)).await;
+        let request = format!("create TokenRequest {namespace}/{TENANT_USER}");
+        created.map_err(ReconcileFailure::with_request(request))
+    }
+
+    /// Returns address and authority of this cluster's API server for kubeconfigs.
+    async fn api_server(&self, tenant: &str) -> Result<Result<ApiServer, Fault>, ReconcileFailure> {
+        let not_configured = |message: String| {
+            Ok(Err(Fault::new(ConditionReason::KubeconfigNotConfigured, message)))
+        };
+        let config = self.context.config();
+        let settings = config.spec.self_service.clone().unwrap_or_default();
+        let Some(url) = settings.server else {
+            let message = "selfService.server of the InfraConfig is not set".to_owned();
+            return not_configured(message);
+        };
+        let authority = match settings.certificate_authority {
+            Some(authority) => Some(authority),
+            None => self.published_authority(tenant).await?,
+        };
+        let Some(authority) = authority else {
+            let (name, key) = AUTHORITY_CONFIG_MAP;
+            return not_configured(format!(
+                "ConfigMap cluster-{tenant}/{name} has no {key}: set selfService.certificateAuthority of the InfraConfig"
+            ));
+        };
+        // The base64 in JSON, as in a Secret.
+        let encoded = serde_json::to_value(ByteString(authority.into_bytes())).unwrap_or_default();
+        let authority = encoded.as_str().unwrap_or_default().to_owned();
+        Ok(Ok(ApiServer { url, authority }))
+    }
+
+    async fn published_authority(&self, tenant: &str) -> Result<Option<String>, ReconcileFailure> {
+        let (name, key) = AUTHORITY_CONFIG_MAP;
+        let namespace = TenantCluster::namespace_of(tenant);
+        let api: Api<ConfigMap> = Api::namespaced(self.context.client.clone(), &namespace);
+        let found = with_timeout(api.get_opt(name)).await;
+        let request = format!("get ConfigMap {namespace}/{name}");
+        let found = found.map_err(ReconcileFailure::with_request(request))?;
+        Ok(found.and_then(|map| map.data).and_then(|mut data| data.remove(key)))
+    }
+}
+
+/// Returns a hash that changes if an issued kubeconfig is no longer valid.
+fn hash_server(server: &ApiServer, account_uid: &str) -> String {
+    let mut hasher = DefaultHasher::new();
+    (&server.url, &server.authority, account_uid).hash(&mut hasher);
+    format!("{:016x}", hasher.finish())
+}
+
+/// Returns a fault if the API server refused the Secret, with the reason of the refusal instead of its message, which may have
+/// parts of the Secret.
+fn refused_secret(error: &CallError, namespace: &str) -> Option<Fault> {
+    let status = error.status()?;
+    matches!(status.code, 400 | 403 | 404 | 422).then(|| {
+        let message = format!(
+            "the API server refuses Secret {namespace}/{KUBECONFIGS_SECRET}: {}; if it is immutable, delete it",
+            status.reason
+        );
+        Fault::new(ConditionReason::ApplyFailed, message)
+    })
+}

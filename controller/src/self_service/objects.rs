@@ -1,0 +1,249 @@
+//! Objects of a granted request: the TenantCluster, and in the tenant's namespace the ServiceAccount of the requester, its
+//! RoleBinding and the ResourceQuota.
+
+use std::collections::BTreeMap;
+
+use berth_api::names::{
+    MANAGED_BY_LABEL, TENANT_GRANT_ANNOTATION, TENANT_REQUEST_ANNOTATION,
+    TENANT_REQUEST_UID_ANNOTATION, TENANT_USER,
+};
+use berth_api::{Quantity, TenantCluster, TenantGrant};
+use kube::ResourceExt as _;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use crate::tenants::objects::{add_content_hash, differs};
+
+/// Name of the ResourceQuota in a tenant's namespace.
+const RESOURCE_QUOTA: &str = "berth-tenant-request";
+
+/// Grant in the annotation of a TenantCluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GrantRecord {
+    /// Name of the TenantQuota.
+    pub quota: String,
+    pub grant: TenantGrant,
+}
+
+/// Returns the UID of the TenantRequest for which a TenantCluster was created; `None` if it was not created for one.
+#[must_use]
+pub fn request_uid(tenant: &TenantCluster) -> Option<&str> {
+    tenant.annotations().get(TENANT_REQUEST_UID_ANNOTATION).map(String::as_str)
+}
+
+/// Returns the grant that the controller recorded in a TenantCluster; `None` if there is none, or if it is not for this
+/// TenantCluster.
+#[must_use]
+pub fn recorded_grant(tenant: &TenantCluster) -> Option<GrantRecord> {
+    let text = tenant.annotations().get(TENANT_GRANT_ANNOTATION)?;
+    let record: GrantRecord = serde_json::from_str(text).ok()?;
+    let is_own = record.grant.tenant == tenant.name_any()
+        && request_uid(tenant) == Some(record.grant.uid.as_str());
+    is_own.then_some(record)
+}
+
+/// Returns the manifest of the TenantCluster of a grant.
+#[must_use]
+pub fn tenant_cluster(quota: &str, grant: &TenantGrant) -> Value {
+    let resources = &grant.resources;
+    let record = json!({"quota": quota, "grant": grant});
+    let mut spec = json!({"allowedFlavors": resources.machines.flavors});
+    if let Some(network) = &resources.network {
+        spec["network"] = json!({"name": network.name});
+        for (family, prefix) in [("ipv4", &network.ipv4), ("ipv6", &network.ipv6)] {
+            if let Some(prefix) = prefix {
+                spec["network"][family] = json!({"fromPool": prefix.pool});
+            }
+        }
+    }
+    if let Some(name) = &resources.kubeconfig_secret_name {
+        // Without a namespace, the reference is to the namespace of the tenant, so it never reaches a Secret of another
+        // tenant.
+        spec["kubeconfigSecretRef"] = json!({ "name": name });
+    }
+    json!({
+        "apiVersion": berth_api::names::API_VERSION,
+        "kind": "TenantCluster",
+        "metadata": {
+            "name": grant.tenant,
+            "labels": { MANAGED_BY_LABEL.0: MANAGED_BY_LABEL.1 },
+            "annotations": {
+                TENANT_REQUEST_ANNOTATION: format!("{}/{}", grant.namespace, grant.name),
+                TENANT_REQUEST_UID_ANNOTATION: grant.uid,
+                TENANT_GRANT_ANNOTATION: record.to_string(),
+            },
+        },
+        "spec": spec,
+    })
+}
+
+/// Returns true if the TenantCluster lacks fields of its manifest. The annotation with the grant shows changes of the grant, and
+/// thus also removed fields.
+#[must_use]
+pub fn tenant_cluster_differs(desired: &Value, actual: &TenantCluster) -> bool {
+    let actual = serde_json::to_value(actual).unwrap_or_default();
+    ["metadata", "spec"].iter().any(|field| differs(&desired[*field], &actual[*field]))
+}
+
+/// Returns the ServiceAccount of the requester in the tenant's namespace.
+#[must_use]
+pub fn service_account(tenant: &str) -> Value {
+    object("v1", "ServiceAccount", tenant, TENANT_USER, Value::Null)
+}
+
+/// Returns the RoleBinding of the requester in the tenant's namespace. The permissions are those of a ClusterRole, so that an
+/// administrator can change them for all tenants.
+#[must_use]
+pub fn role_binding(tenant: &str) -> Value {
+    let namespace = TenantCluster::namespace_of(tenant);
+    let content = json!({
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": TENANT_USER},
+        "subjects": [{"kind": "ServiceAccount", "name": TENANT_USER, "namespace": namespace}],
+    });
+    object("rbac.authorization.k8s.io/v1", "RoleBinding", tenant, TENANT_USER, content)
+}
+
+/// Returns the ResourceQuota of the tenant's namespace: the number of machines, and the size of volumes in total and of each
+/// storage class of the cluster that is not granted.
+#[must_use]
+pub fn resource_quota(grant: &TenantGrant, storage_classes: &[String]) -> Value {
+    let storage = grant.resources.storage.clone().unwrap_or_default();
+    let mut hard = Map::new();
+    let machines = grant.resources.machines.count.to_string();
+    hard.insert("count/virtualmachines.kubevirt.io".to_owned(), machines.into());
+    hard.insert("requests.storage".to_owned(), storage.size.to_string().into());
+    for class in storage_classes.iter().filter(|one| !storage.classes.contains(*one)) {
+        let key = format!("{class}.storageclass.storage.k8s.io/requests.storage");
+        hard.insert(key, "0".into());
+    }
+    object("v1", "ResourceQuota", &grant.tenant, RESOURCE_QUOTA, json!({"spec": {"hard": hard}}))
+}
+
+/// Returns the copy of a shared instance type or preference in a tenant's namespace.
+#[must_use]
+pub fn shared_copy(kind: &str, tenant: &str, shared_from: &str, name: &str, spec: &Value) -> Value {
+    let version = "instancetype.kubevirt.io/v1beta1";
+    let mut copy = object(version, kind, tenant, name, json!({ "spec": spec }));
+    // Without the label of objects of a tenant, the reconciler of tenants does not delete the copy.
+    copy["metadata"]["labels"][berth_api::names::SHARED_FROM_LABEL] = shared_from.into();
+    add_content_hash(&mut copy);
+    copy
+}
+
+/// Returns an object in a tenant's namespace. It has the label of the controller, but not that of the tenant: objects with both
+/// labels belong to the reconciler of tenants, which deletes those that it does not create.
+fn object(api_version: &str, kind: &str, tenant: &str, name: &str, content: Value) -> Value {
+    let mut body = json!({
+        "apiVersion": api_version,
+        "kind": kind,
+        "metadata": {
+            "name": name,
+            "namespace": TenantCluster::namespace_of(tenant),
+            "labels": { MANAGED_BY_LABEL.0: MANAGED_BY_LABEL.1 },
+        },
+    });
+    if let (Some(body), Value::Object(content)) = (body.as_object_mut(), content) {
+        body.extend(content);
+    }
+    add_content_hash(&mut body);
+    body
+}
+
+/// Returns true if an object must be applied again.
+#[must_use]
+pub fn object_differs(desired: &Value, actual: &Value) -> bool {
+    // The API server writes quantities in another form.
+    if let (Some(desired_hard), Some(actual_hard)) = (hard_limits(desired), hard_limits(actual)) {
+        return desired_hard != actual_hard || differs(&desired["metadata"], &actual["metadata"]);
+    }
+    differs(desired, actual)
+}
+
+fn hard_limits(object: &Value) -> Option<BTreeMap<&str, Option<Quantity>>> {
+    let hard = object.pointer("/spec/hard")?.as_object()?;
+    let parse = |value: &Value| serde_json::from_value::<Quantity>(value.clone()).ok();
+    Some(hard.iter().map(|(key, value)| (key.as_str(), parse(value))).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_api::{
+        Bytes, RequestedMachines, RequestedNetwork, RequestedPrefix, RequestedStorage,
+        TenantResources,
+    };
+
+    use super::*;
+
+    fn grant() -> TenantGrant {
+        let prefix = RequestedPrefix { pool: "corp".to_owned(), prefix_length: Some(24) };
+        TenantGrant {
+            uid: "u1".to_owned(),
+            namespace: "team-a".to_owned(),
+            name: "shop".to_owned(),
+            tenant: "shop".to_owned(),
+            generation: 1,
+            resources: TenantResources {
+                machines: RequestedMachines { count: 3, flavors: vec!["standard-2".to_owned()] },
+                storage: Some(RequestedStorage {
+                    size: Bytes(100 << 30),
+                    classes: vec!["fast".to_owned()],
+                }),
+                network: Some(RequestedNetwork {
+                    name: "trunk".to_owned(),
+                    ipv4: Some(prefix),
+                    ipv6: None,
+                }),
+                kubeconfig_secret_name: Some("kubeconfig".to_owned()),
+            },
+            ..TenantGrant::default()
+        }
+    }
+
+    #[test]
+    fn a_grant_becomes_a_tenant_cluster_with_its_record() {
+        let manifest = tenant_cluster("small", &grant());
+        assert_eq!(
+            manifest["spec"],
+            json!({
+                "allowedFlavors": ["standard-2"],
+                "network": {"name": "trunk", "ipv4": {"fromPool": "corp"}},
+                "kubeconfigSecretRef": {"name": "kubeconfig"},
+            })
+        );
+        let tenant: TenantCluster = serde_json::from_value(manifest.clone()).unwrap();
+        assert_eq!(request_uid(&tenant), Some("u1"));
+        let record = recorded_grant(&tenant).unwrap();
+        assert_eq!(record, GrantRecord { quota: "small".to_owned(), grant: grant() });
+        assert!(!tenant_cluster_differs(&manifest, &tenant));
+        let mut other = grant();
+        other.resources.machines.flavors.push("standard-4".to_owned());
+        assert!(tenant_cluster_differs(&tenant_cluster("small", &other), &tenant));
+    }
+
+    #[test]
+    fn a_record_of_another_tenant_is_ignored() {
+        let mut manifest = tenant_cluster("small", &grant());
+        manifest["metadata"]["name"] = "bank".into();
+        let tenant: TenantCluster = serde_json::from_value(manifest).unwrap();
+        assert_eq!(recorded_grant(&tenant), None);
+    }
+
+    #[test]
+    fn storage_classes_that_are_not_granted_have_no_quota() {
+        let classes = ["fast".to_owned(), "slow".to_owned()];
+        let mut quota = resource_quota(&grant(), &classes);
+        assert_eq!(
+            quota["spec"]["hard"],
+            json!({
+                "count/virtualmachines.kubevirt.io": "3",
+                "requests.storage": "100Gi",
+                "slow.storageclass.storage.k8s.io/requests.storage": "0",
+            })
+        );
+        let desired = quota.clone();
+        quota["spec"]["hard"]["requests.storage"] = "102400Mi".into();
+        assert!(!object_differs(&desired, &quota));
+        quota["spec"]["hard"]["requests.storage"] = "101Gi".into();
+        assert!(object_differs(&desired, &quota));
+    }
+}
