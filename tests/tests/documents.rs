@@ -17,7 +17,7 @@ use std::process::Command;
 
 use berth_api::{
     ConditionReason, EventReason, HostLeases, HostProfile, InfraConfig, InfraNode, InfraNodeStatus,
-    TenantCluster, feature_labels,
+    TenantCluster, TenantQuota, TenantRequest, feature_labels,
 };
 use berth_tests::repository;
 use serde_json::Value;
@@ -272,6 +272,8 @@ fn round_trip(object: &Value) -> Option<serde_json::Result<Value>> {
         "InfraConfig" => from_value::<InfraConfig>(object).and_then(to_value),
         "InfraNode" => from_value::<InfraNode>(object).and_then(to_value),
         "TenantCluster" => from_value::<TenantCluster>(object).and_then(to_value),
+        "TenantQuota" => from_value::<TenantQuota>(object).and_then(to_value),
+        "TenantRequest" => from_value::<TenantRequest>(object).and_then(to_value),
         _ => return None,
     })
 }
@@ -291,6 +293,7 @@ fn objects_in_documents_are_valid() {
         "host-loss",
         "storage",
         "tenant-storage",
+        "self-service",
     ] {
         let file = format!("docs/{file}.md");
         let text = read_text(&file);
