@@ -12,6 +12,8 @@
 mod data;
 #[path = "render/documents.rs"]
 mod documents;
+#[path = "render/flavors.rs"]
+mod flavors;
 #[path = "render/images.rs"]
 mod images;
 #[path = "render/invalid.rs"]
