@@ -2,19 +2,19 @@
 
 use serde_json::{Value, json};
 
-use super::{base_provider_spec, machine_deployment, render_deployment, set_value};
+use super::{RenderError, base_provider_spec, machine_deployment, render_deployment, set_value};
 
 const MACHINE: &str = "/cloudProviderSpec/virtualMachine";
 
 /// Renders a machine of a tenant that may have `standard-2` and `standard-4`.
-fn render(provider: &Value) -> Result<(), String> {
+fn render(provider: &Value) -> Result<(), RenderError> {
     let tenant = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster",
         "metadata": {"name": "cluster-name"},
         "spec": {"machineNamespaces": ["test-namespace"], "allowedFlavors": ["standard-2", "standard-4"]}});
     let mut deployment = machine_deployment(provider);
     let annotations = json!({"berth.dev/tenant": "cluster-name"});
     set_value(&mut deployment, "/metadata/annotations", annotations);
-    render_deployment(&deployment, &[tenant], "vm").map(drop).map_err(|error| error.to_string())
+    render_deployment(&deployment, &[tenant], "vm").map(drop)
 }
 
 /// Returns a providerSpec without CPUs and memory, and with these fields of the machine.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use berth_tests::cluster::{ControlPlane, ControlPlaneOptions, Version, condition};
+use berth_tests::cluster::{ControlPlane, ControlPlaneOptions, Refusal, Version, condition};
 use berth_tests::controller::Controller;
 use serde_json::{Value, json};
 
@@ -182,17 +182,17 @@ impl Bed {
         response.unwrap().unwrap();
     }
 
-    /// Patches the status of a request as administrator. Returns the message of a refusal.
+    /// Patches the status of a request as administrator.
     pub(crate) fn patch_status(
         &self,
         namespace: &str,
         name: &str,
         patch: &Value,
-    ) -> Result<(), String> {
+    ) -> Result<(), Refusal> {
         let path = format!("{}/status", object_path("tenantrequests", namespace, name));
         let client = self.plane.api_client();
         let response = client.send_body("PATCH", &path, MERGE_PATCH, &patch.to_string());
-        response.unwrap().map(drop).map_err(|refusal| refusal.to_string())
+        response.unwrap().map(drop)
     }
 
     pub(crate) fn approve(&self, namespace: &str, name: &str, decision: &str, generation: i64) {
