@@ -323,13 +323,13 @@ proptest! {
             let planned = plan(&quota, grants.clone(), &all);
             prop_assert_eq!(&plan(&quota, planned.grants.clone(), &all), &planned);
             let granted = &planned.grants;
-            prop_assert!(total(granted, |one| one.tenants.into()) <= tenants.into());
-            prop_assert!(total(granted, |one| one.machines.into()) <= most_machines.into());
-            prop_assert!(total(granted, |one| one.cpus) <= cpus.into());
+            prop_assert!(total(granted, |one| one.tenants.into()) <= u128::from(tenants));
+            prop_assert!(total(granted, |one| one.machines.into()) <= u128::from(most_machines));
+            prop_assert!(total(granted, |one| one.cpus) <= u128::from(cpus));
             prop_assert!(total(granted, |one| one.memory.0) <= u128::from(memory * GIB));
             prop_assert!(total(granted, |one| one.hugepages.0) <= u128::from(hugepages * GIB));
             prop_assert!(total(granted, |one| one.storage.0) <= u128::from(storage * GIB));
-            prop_assert!(total(granted, |one| one.networks.into()) <= networks.into());
+            prop_assert!(total(granted, |one| one.networks.into()) <= u128::from(networks));
             let used = sum(granted);
             prop_assert_eq!(u128::from(used.cpus), total(granted, |one| one.cpus));
             for request in &all {

@@ -7,7 +7,7 @@ use berth_api::names::TENANT_LABEL;
 use berth_api::{ConditionReason, TenantCluster, TenantGrant};
 use berth_runtime::call::with_timeout;
 use k8s_openapi::api::core::v1::Namespace;
-use kube::{Api, ResourceExt as _};
+use kube::Api;
 use serde_json::json;
 
 use super::service::SelfService;
