@@ -69,7 +69,7 @@ impl SelfService {
         let classes = with_timeout(api.list_metadata(&ListParams::default())).await;
         let request = "list StorageClasses";
         let classes = classes.map_err(ReconcileFailure::with_request(request))?;
-        Ok(classes.items.iter().map(ResourceExt::name_any).collect())
+        Ok(classes.items.iter().map(|one| one.name_any()).collect())
     }
 
     /// Copies the granted instance types and all preferences of the shared namespace to the tenant's namespace.

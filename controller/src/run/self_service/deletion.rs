@@ -38,7 +38,7 @@ impl SelfService {
         }
         for _ in 0..MAX_STEPS {
             let tenant = self.find_tenant(request).await?;
-            let name = tenant.as_ref().map(ResourceExt::name_any).unwrap_or_default();
+            let name = tenant.as_ref().map(|one| one.name_any()).unwrap_or_default();
             let namespace = TenantCluster::namespace_of(&name);
             let state = match &tenant {
                 None => TenantState::Absent,
