@@ -73,7 +73,7 @@ pub fn request_status(
             .clone()
             .and_then(|_| up_to_date.clone())
             .and_then(|_| kubeconfig.clone())
-            .and_then(|_| tenant),
+            .and(tenant),
     };
     let conditions: Vec<Condition> = vec![
         to_condition(READY, ready),
