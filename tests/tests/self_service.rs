@@ -151,6 +151,17 @@ fn kubeconfig_has_exactly_the_documented_permissions(bed: &Bed) {
     let can = |verb: &str, resource: &str, namespace: &str| {
         bed.can(&kubeconfig, verb, resource, namespace)
     };
+    let has_policies = bed.plane.supports("policies for requested tenants", ADMISSION_POLICIES);
+    for verb in ["create", "update", "patch"] {
+        assert_eq!(
+            can(verb, "datavolumes.cdi.kubevirt.io", "cluster-shop"),
+            has_policies,
+            "{verb}"
+        );
+    }
+    if has_policies {
+        hostile::volumes_of_requesters_run_no_containers(bed, &kubeconfig);
+    }
     for (verb, resource) in [
         ("create", "machinedeployments.cluster.k8s.io"),
         ("delete", "machinedeployments.cluster.k8s.io"),

@@ -91,16 +91,16 @@ pub fn service_account(tenant: &str) -> Value {
     object("v1", "ServiceAccount", tenant, TENANT_USER, Value::Null)
 }
 
-/// Returns the RoleBinding of the requester in the tenant's namespace. The permissions are those of a ClusterRole, so that an
-/// administrator can change them for all tenants.
+/// Returns the RoleBinding of the requester to a ClusterRole, in the tenant's namespace. The permissions are those of a
+/// ClusterRole, so that an administrator can change them for all tenants.
 #[must_use]
-pub fn role_binding(tenant: &str) -> Value {
+pub fn role_binding(tenant: &str, role: &str) -> Value {
     let namespace = TenantCluster::namespace_of(tenant);
     let content = json!({
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": TENANT_USER},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
         "subjects": [{"kind": "ServiceAccount", "name": TENANT_USER, "namespace": namespace}],
     });
-    object("rbac.authorization.k8s.io/v1", "RoleBinding", tenant, TENANT_USER, content)
+    object("rbac.authorization.k8s.io/v1", "RoleBinding", tenant, role, content)
 }
 
 /// Returns the ResourceQuota of the tenant's namespace: the number of machines, and the size of volumes in total and of each

@@ -160,6 +160,9 @@ pub const SHARED_FROM_LABEL: &str = "berth.dev/shared-from";
 /// Name of the ServiceAccount in a tenant's namespace whose token is in the kubeconfig of the requester, of its RoleBinding,
 /// and of the ClusterRole with its permissions.
 pub const TENANT_USER: &str = "berth-tenant-user";
+/// Name of the RoleBinding and of the ClusterRole with which requesters write DataVolumes, and of the
+/// ValidatingAdmissionPolicy, with its binding, that restricts these DataVolumes.
+pub const TENANT_USER_VOLUMES: &str = "berth-tenant-user-volumes";
 /// Name of the Secret in the namespace of TenantRequests with their kubeconfigs.
 pub const KUBECONFIGS_SECRET: &str = "berth-kubeconfigs";
 /// Prefix of the names of the VirtualMachineInstanceMigrations that the controller creates.

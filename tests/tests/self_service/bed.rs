@@ -42,6 +42,7 @@ impl Bed {
             plane.apply_file(&berth_tests::repository().join(file)).unwrap();
         }
         plane.install_machine_kinds().unwrap();
+        plane.define_kind("cdi.kubevirt.io", "v1beta1", "DataVolume", "datavolumes").unwrap();
         let bed = Self { plane };
         for name in ["fast", "slow"] {
             bed.apply(&json!({

@@ -1,6 +1,8 @@
 //! Requests that name the tenant, the namespace or the Secret of others.
 
-use serde_json::json;
+use std::path::Path;
+
+use serde_json::{Value, json};
 
 use crate::bed::{Bed, SECRET, flavors, texts};
 
@@ -83,4 +85,61 @@ pub(crate) fn secret_of_the_requester_is_written_by_key(bed: &Bed) {
     assert!(!request.to_string().contains("eyJ"), "{}", texts(&request, "KubeconfigReady").1);
     let log = bed.plane.log("first").unwrap();
     assert!(!log.contains("eyJ"), "the log has a token");
+}
+
+/// Tests that a requester may write only DataVolumes for which CDI runs its own containers, in the pod network.
+pub(crate) fn volumes_of_requesters_run_no_containers(bed: &Bed, kubeconfig: &Path) {
+    let volume = |name: &str, annotations: Value, spec: Value| {
+        let mut all = json!({"storage": {"resources": {"requests": {"storage": "1Gi"}}}});
+        all.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+        json!({
+            "apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "DataVolume",
+            "metadata": {"name": name, "annotations": annotations}, "spec": all,
+        })
+    };
+    let create = |object: &Value| {
+        bed.plane.kubectl_with(kubeconfig, &["create", "-f", "-"], &object.to_string())
+    };
+    let blank = json!({"source": {"blank": {}}});
+    for (annotations, spec, words) in [
+        (json!({}), json!({"source": {"vddk": {"initImageURL": "x"}}}), "spec.source.vddk"),
+        (json!({}), json!({"source": {"s3": {"url": "https://x"}}}), "spec.source.s3"),
+        (
+            json!({}),
+            json!({"source": {"http": {"url": "https://x", "secretExtraHeaders": ["kubevirt-csi"]}}}),
+            "secretExtraHeaders",
+        ),
+        (
+            json!({}),
+            json!({"source": {"registry": {"url": "docker://x", "pullMethod": "node"}}}),
+            "pullMethod",
+        ),
+        (
+            json!({}),
+            json!({"source": {"blank": {}}, "priorityClassName": "system-node-critical"}),
+            "spec.priorityClassName",
+        ),
+        (
+            json!({}),
+            json!({"source": {"blank": {}}, "serviceAccountName": "kubevirt-csi"}),
+            "spec.serviceAccountName",
+        ),
+        (
+            json!({}),
+            json!({"source": {"blank": {}}, "storage": {"volumeName": "pv"}}),
+            "volumeName",
+        ),
+        (json!({"k8s.v1.cni.cncf.io/networks": "other"}), blank.clone(), "networks"),
+        (json!({"v1.multus-cni.io/default-network": "other"}), blank.clone(), "default-network"),
+    ] {
+        let refusal = create(&volume("refused", annotations, spec)).unwrap_err().to_string();
+        assert!(refusal.contains(words) && refusal.contains("a requester may"), "{refusal}");
+    }
+    let immediate = json!({"cdi.kubevirt.io/storage.bind.immediate.requested": "true"});
+    create(&volume("permitted", immediate, blank)).unwrap();
+    let run = |arguments: &[&str]| bed.plane.kubectl_with(kubeconfig, arguments, "");
+    let networks = "k8s.v1.cni.cncf.io/networks=other";
+    assert!(run(&["annotate", "datavolume", "permitted", networks]).is_err());
+    run(&["label", "datavolume", "permitted", "a=b"]).unwrap();
+    run(&["delete", "datavolume", "permitted"]).unwrap();
 }

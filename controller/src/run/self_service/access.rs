@@ -1,10 +1,10 @@
 //! Access of a requester to the namespace of the tenant: limits, permissions, shared instance types, and the kubeconfig.
 
-use berth_api::names::TENANT_USER;
+use berth_api::names::{TENANT_USER, TENANT_USER_VOLUMES};
 use berth_api::{ConditionReason, IssuedKubeconfig, TenantCluster, TenantGrant, TenantRequest};
 use berth_runtime::call::with_timeout;
 use k8s_openapi::api::storage::v1::StorageClass;
-use kube::api::ListParams;
+use kube::api::{DynamicObject, ListParams};
 use kube::{Api, ResourceExt as _};
 use serde_json::Value;
 
@@ -20,6 +20,13 @@ use crate::tenants::fault::Fault;
 
 /// Maximum number of preferences that are copied from the shared namespace.
 const MAX_PREFERENCES: u32 = 64;
+/// RoleBindings of the requester.
+const ACCESS_BINDINGS: [&str; 2] = [TENANT_USER, TENANT_USER_VOLUMES];
+/// Kinds of the policy that restricts DataVolumes, and of its binding.
+const VOLUME_POLICY_KINDS: [(&str, &str); 2] = [
+    ("ValidatingAdmissionPolicy", "validatingadmissionpolicies"),
+    ("ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings"),
+];
 
 impl SelfService {
     /// Ensures the requester's access to the tenant's namespace, and the kubeconfig. The ResourceQuota is applied before the
@@ -48,20 +55,63 @@ impl SelfService {
         self.ensure_object(&resource_quotas(), &resource_quota(grant, &classes)).await?;
         self.copy_shared(grant).await?;
         let account = self.ensure_object(&service_accounts(), &service_account(tenant)).await?;
-        self.ensure_object(&role_bindings(), &role_binding(tenant)).await?;
+        self.ensure_bindings(tenant).await?;
         let account_uid = account.uid().unwrap_or_default();
         self.ensure_kubeconfig(request, tenant, &account_uid, token_seconds).await
     }
 
-    /// Restores the permissions of the requester, who needs them to delete machines.
-    pub(super) async fn restore_access(&self, tenant: &str) -> Result<(), ReconcileFailure> {
-        self.ensure_object(&role_bindings(), &role_binding(tenant)).await.map(drop)
+    /// Ensures the permissions of the requester. An API server before Kubernetes 1.30 has no policy that restricts DataVolumes,
+    /// and CDI runs containers that a DataVolume names: without the policy, the requester may not write DataVolumes.
+    pub(super) async fn ensure_bindings(&self, tenant: &str) -> Result<(), ReconcileFailure> {
+        let bindings = role_bindings();
+        self.ensure_object(&bindings, &role_binding(tenant, TENANT_USER)).await?;
+        if self.has_volume_policy().await? {
+            let volumes = role_binding(tenant, TENANT_USER_VOLUMES);
+            return self.ensure_object(&bindings, &volumes).await.map(drop);
+        }
+        let namespace = TenantCluster::namespace_of(tenant);
+        if self.object_exists(&bindings, &namespace, TENANT_USER_VOLUMES).await? {
+            self.delete_object(&bindings, &namespace, TENANT_USER_VOLUMES).await?;
+        }
+        Ok(())
+    }
+
+    /// Returns true if the requester has permissions in a tenant's namespace.
+    pub(super) async fn has_access(&self, tenant: &str) -> Result<bool, ReconcileFailure> {
+        let namespace = TenantCluster::namespace_of(tenant);
+        for name in ACCESS_BINDINGS {
+            if self.object_exists(&role_bindings(), &namespace, name).await? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Deletes the permissions of the requester.
     pub(super) async fn revoke_access(&self, tenant: &str) -> Result<(), ReconcileFailure> {
         let namespace = TenantCluster::namespace_of(tenant);
-        self.delete_object(&role_bindings(), &namespace, TENANT_USER).await
+        for name in ACCESS_BINDINGS {
+            self.delete_object(&role_bindings(), &namespace, name).await?;
+        }
+        Ok(())
+    }
+
+    /// Returns true if the API server has the policy that restricts DataVolumes of requesters, and its binding.
+    async fn has_volume_policy(&self) -> Result<bool, ReconcileFailure> {
+        for (kind, plural) in VOLUME_POLICY_KINDS {
+            let resource = api_resource("admissionregistration.k8s.io", "v1", kind, plural);
+            let api: Api<DynamicObject> = Api::all_with(self.context.client.clone(), &resource);
+            match with_timeout(api.get_metadata(TENANT_USER_VOLUMES)).await {
+                Ok(_) => {}
+                // The object or the kind does not exist.
+                Err(error) if error.status_code() == Some(404) => return Ok(false),
+                Err(error) => {
+                    let request = format!("get {kind} {TENANT_USER_VOLUMES}");
+                    return Err(ReconcileFailure::with_request(request)(error));
+                }
+            }
+        }
+        Ok(true)
     }
 
     async fn read_storage_classes(&self) -> Result<Vec<String>, ReconcileFailure> {

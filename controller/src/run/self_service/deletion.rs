@@ -3,14 +3,13 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use berth_api::names::{FINALIZER, TENANT_USER};
+use berth_api::names::FINALIZER;
 use berth_api::{ConditionReason, TenantCluster, TenantRequest};
 use berth_runtime::call::with_timeout;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, Preconditions};
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
 
-use super::objects::role_bindings;
 use super::service::SelfService;
 use crate::api_resource::{api_resource, deployment_resource, machine_resource};
 use crate::managed_by::is_created_by_berth;
@@ -50,12 +49,12 @@ impl SelfService {
             let (mut in_use, mut has_access) = (Vec::new(), false);
             if state == TenantState::Exists {
                 // The access is read before the list: without access, nothing is created after the list.
-                has_access = self.object_exists(&role_bindings(), &namespace, TENANT_USER).await?;
+                has_access = self.has_access(&name).await?;
                 in_use = self.list_in_use(&namespace).await?;
             }
             match next_step(DeletionState { tenant: state, in_use: &in_use, has_access }) {
                 DeletionStep::WaitForUser(names) => {
-                    self.restore_access(&name).await?;
+                    self.ensure_bindings(&name).await?;
                     let message = format!(
                         "delete these objects in namespace {namespace} first, because a tenant in use is not deleted: {names}"
                     );
