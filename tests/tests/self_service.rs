@@ -275,6 +275,14 @@ fn tenant_in_use_is_not_deleted(bed: &Bed) {
     let deleted = ["delete", "tenantrequest", "shop", "-n", "team-a", "--wait=false"];
     bed.plane.kubectl_with(&bed.kubeconfig_of("alice"), &deleted, "").unwrap();
     let request = bed.wait_for("team-a", "shop", "Ready", "False MachinesRemain");
+    if bed.plane.supports("policies for requested tenants", ADMISSION_POLICIES) {
+        let patch = r#"{"metadata": {"finalizers": null}}"#;
+        let removal =
+            ["patch", "tenantrequest", "shop", "-n", "team-a", "--type=merge", "-p", patch];
+        let refusal =
+            bed.plane.kubectl_with(&bed.kubeconfig_of("alice"), &removal, "").unwrap_err();
+        assert!(refusal.to_string().contains("may remove berth.dev/cleanup"), "{refusal}");
+    }
     assert!(texts(&request, "Ready").1.contains("MachineDeployment web"), "{request:#}");
     let tenant = bed.plane.get_json(&["tenantcluster", "shop"]).unwrap();
     assert!(tenant["metadata"]["deletionTimestamp"].is_null(), "{tenant:#}");

@@ -32,7 +32,7 @@ impl SelfService {
         &self,
         request: &TenantRequest,
     ) -> Result<Duration, ReconcileFailure> {
-        if !request.finalizers().iter().any(|one| one == FINALIZER) {
+        if !has_finalizer(request) {
             return Ok(self.context.resync);
         }
         for _ in 0..MAX_STEPS {
@@ -188,13 +188,14 @@ impl SelfService {
         }
     }
 
-    /// Adds the finalizer, before any object is created for the request.
+    /// Adds the finalizer, before any object is created for the request. Returns false if the request does not exist any more:
+    /// nothing may be created for it, because nothing would delete it.
     pub(super) async fn ensure_finalizer(
         &self,
         request: &TenantRequest,
-    ) -> Result<(), ReconcileFailure> {
-        if request.finalizers().iter().any(|one| one == FINALIZER) {
-            return Ok(());
+    ) -> Result<bool, ReconcileFailure> {
+        if has_finalizer(request) {
+            return Ok(true);
         }
         let mut finalizers = request.finalizers().to_vec();
         finalizers.push(FINALIZER.to_owned());
@@ -204,15 +205,16 @@ impl SelfService {
     async fn remove_finalizer(&self, request: &TenantRequest) -> Result<(), ReconcileFailure> {
         let mut finalizers = request.finalizers().to_vec();
         finalizers.retain(|one| one != FINALIZER);
-        self.set_finalizers(request, &finalizers).await
+        self.set_finalizers(request, &finalizers).await.map(drop)
     }
 
-    /// Sets the list of finalizers, if no other client has written the request since it was read.
+    /// Sets the list of finalizers, if no other client has written the request since it was read. Returns false if the request
+    /// does not exist.
     async fn set_finalizers(
         &self,
         request: &TenantRequest,
         finalizers: &[String],
-    ) -> Result<(), ReconcileFailure> {
+    ) -> Result<bool, ReconcileFailure> {
         let (namespace, name) = (request.namespace().unwrap_or_default(), request.name_any());
         let resource = kube::api::ApiResource::erase::<TenantRequest>(&());
         let api: Api<DynamicObject> = self.api(&resource, &namespace);
@@ -220,12 +222,17 @@ impl SelfService {
             "uid": request.uid(), "resourceVersion": request.resource_version(), "finalizers": finalizers,
         }});
         match with_timeout(api.patch(&name, &patch_params(), &Patch::Merge(patch))).await {
-            Ok(_) => Ok(()),
-            Err(error) if error.status_code() == Some(404) => Ok(()),
+            Ok(_) => Ok(true),
+            Err(error) if error.status_code() == Some(404) => Ok(false),
             Err(error) => {
                 let request = format!("patch TenantRequest {namespace}/{name}");
                 Err(ReconcileFailure::with_request(request)(error))
             }
         }
     }
+}
+
+/// Returns true if the controller has added its finalizer to a request. Only such a request is granted.
+pub(super) fn has_finalizer(request: &TenantRequest) -> bool {
+    request.finalizers().iter().any(|one| one == FINALIZER)
 }

@@ -9,6 +9,7 @@ use berth_api::{TenantGrant, TenantQuota, TenantRequest};
 use berth_runtime::call::with_timeout;
 use kube::{Api, ResourceExt as _};
 
+use super::deletion::has_finalizer;
 use super::service::SelfService;
 use crate::run::apply::ApplyTarget;
 use crate::run::clock::now_in_seconds;
@@ -135,6 +136,8 @@ impl SelfService {
             assigned.is_ok_and(|assigned| assigned.uid() == quota.uid())
         });
         let grants = self.current_grants(quota, &requests).await?;
+        // A request without the finalizer may be deleted before its grant is written, which nothing would release.
+        requests.retain(|one| has_finalizer(one) || is_same(request, one));
         let sizes = self.read_sizes(quota, &requests).await?;
         let names_in_use = self.names_in_use(quotas, &requests);
         let config = self.context.config();
@@ -230,4 +233,9 @@ impl SelfService {
         let request = format!("apply status of TenantQuota {}", quota.name_any());
         written.map(drop).map_err(ReconcileFailure::with_request(request))
     }
+}
+
+/// Returns true if `request` is the request that is reconciled. The reconcile has added its finalizer.
+fn is_same(reconciled: Option<&Arc<TenantRequest>>, request: &TenantRequest) -> bool {
+    reconciled.is_some_and(|reconciled| reconciled.uid() == request.uid())
 }

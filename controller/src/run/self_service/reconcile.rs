@@ -32,7 +32,9 @@ impl SelfService {
             return self.finalize(&request).await;
         }
         // 1. Finalizer.
-        self.ensure_finalizer(&request).await?;
+        if !self.ensure_finalizer(&request).await? {
+            return Ok(self.context.resync);
+        }
         // 2. Grant.
         let Decision { grant, refusal } = self.decide(&request).await?;
         let issued = request.status.as_ref().and_then(|status| status.kubeconfig.clone());
