@@ -40,6 +40,7 @@ mod self_service;
 mod settings;
 mod tenant_access;
 mod tenant_conditions;
+mod tenant_data;
 mod tenant_metrics;
 mod tenant_nodes;
 mod tenant_storage;

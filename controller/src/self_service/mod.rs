@@ -10,6 +10,7 @@
 //! The modules have no side effects.
 
 pub mod assignment;
+pub mod data;
 pub mod deletion;
 pub mod demand;
 pub mod flavor;

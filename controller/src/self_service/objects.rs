@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 use crate::tenants::objects::{add_content_hash, differs};
 
 /// Name of the ResourceQuota in a tenant's namespace.
-const RESOURCE_QUOTA: &str = "berth-tenant-request";
+pub const RESOURCE_QUOTA: &str = "berth-tenant-request";
 
 /// Grant in the annotation of a TenantCluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -185,6 +185,20 @@ pub fn next_step(state: DeletionState<'_>) -> DeletionStep {
     }
 }
 
+/// Returns the step that waits until an administrator has deleted objects with data, each as kind and name, that were created
+/// in the namespace after its TenantRequest was deleted.
+#[must_use]
+pub fn remaining_data_step(tenant: &TenantCluster, data: &[String]) -> DeletionStep {
+    let message = format!(
+        "namespace {} is not deleted, because objects were created in it during the deletion of the TenantRequest: {}; an \
+         administrator deletes them",
+        TenantCluster::namespace_of(&tenant.name_any()),
+        join_names_limited(data)
+    );
+    let (action, reason) = (DeletionAction::Wait, ConditionReason::MachinesRemain);
+    DeletionStep { action, reason, message }
+}
+
 /// Returns the step that waits for pods and VirtualMachines that are attached to the network of `tenant`, each as kind,
 /// namespace and name. Their ports would otherwise be in the network of the tenant that gets the VLAN or VNI next.
 #[must_use]

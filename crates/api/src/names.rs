@@ -157,6 +157,9 @@ pub const TENANT_GRANT_ANNOTATION: &str = "berth.dev/tenant-grant";
 /// Label of a VirtualMachineInstancetype or VirtualMachinePreference in a tenant's namespace that the controller copied: the
 /// namespace of the original.
 pub const SHARED_FROM_LABEL: &str = "berth.dev/shared-from";
+/// Annotation of a TenantCluster whose TenantRequest is being deleted: the time at which the controller deleted the permissions
+/// of the requester and of the tenant's CSI driver, in RFC 3339. While it exists, the CSI driver gets no permissions.
+pub const ACCESS_REVOKED_ANNOTATION: &str = "berth.dev/access-revoked";
 /// Name of the ServiceAccount in a tenant's namespace whose token is in the kubeconfig of the requester, of its RoleBinding,
 /// and of the ClusterRole with its permissions.
 pub const TENANT_USER: &str = "berth-tenant-user";

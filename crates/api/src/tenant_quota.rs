@@ -200,7 +200,7 @@ pub struct TenantGrant {
 
 impl TenantQuota {
     /// Default of `spec.tokenExpirationSeconds`.
-    const DEFAULT_TOKEN_SECONDS: u32 = 86_400;
+    pub const DEFAULT_TOKEN_SECONDS: u32 = 86_400;
 
     /// Returns the grants in the status.
     #[must_use]

@@ -1,7 +1,9 @@
 //! Access of a requester to the namespace of the tenant: limits, permissions, shared instance types, and the kubeconfig.
 
 use berth_api::names::{TENANT_USER, TENANT_USER_VOLUMES};
-use berth_api::{ConditionReason, IssuedKubeconfig, TenantCluster, TenantGrant, TenantRequest};
+use berth_api::{
+    ConditionReason, IssuedKubeconfig, TenantCluster, TenantGrant, TenantQuota, TenantRequest,
+};
 use berth_runtime::call::with_timeout;
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{DynamicObject, ListParams};
@@ -15,13 +17,16 @@ use super::tenant::TenantNamespace;
 use crate::api_resource::api_resource;
 use crate::run::reconcile::ReconcileFailure;
 use crate::self_service::flavor::built_in_size;
-use crate::self_service::objects::{resource_quota, role_binding, service_account, shared_copy};
+use crate::self_service::objects::{
+    RESOURCE_QUOTA, resource_quota, role_binding, service_account, shared_copy,
+};
 use crate::tenants::fault::Fault;
+use crate::tenants::objects::csi_access::CSI_NAME;
 
 /// Maximum number of preferences that are copied from the shared namespace.
 const MAX_PREFERENCES: u32 = 64;
-/// RoleBindings of the requester.
-const ACCESS_BINDINGS: [&str; 2] = [TENANT_USER, TENANT_USER_VOLUMES];
+/// RoleBindings of the requester, and of the tenant's CSI driver.
+const ACCESS_BINDINGS: [&str; 3] = [TENANT_USER, TENANT_USER_VOLUMES, CSI_NAME];
 /// Kinds of the policy that restricts DataVolumes, and of its binding.
 const VOLUME_POLICY_KINDS: [(&str, &str); 2] = [
     ("ValidatingAdmissionPolicy", "validatingadmissionpolicies"),
@@ -60,9 +65,38 @@ impl SelfService {
         self.ensure_kubeconfig(request, tenant, &account_uid, token_seconds).await
     }
 
+    /// Ensures the kubeconfig of a tenant whose grant is not known or cannot be applied, or which is being deleted, and restores
+    /// the requester's permissions. A requester who never had permissions gets none.
+    pub(super) async fn renew_kubeconfig(
+        &self,
+        request: &TenantRequest,
+        tenant: &str,
+    ) -> Result<Result<IssuedKubeconfig, Fault>, ReconcileFailure> {
+        let namespace = TenantCluster::namespace_of(tenant);
+        let has_limits = self.find_namespace(tenant).await? == TenantNamespace::Owned
+            && self.object_exists(&resource_quotas(), &namespace, RESOURCE_QUOTA).await?;
+        if !has_limits {
+            let message = format!(
+                "the requester has no permissions in namespace {namespace}: an administrator deletes the objects there"
+            );
+            return Ok(Err(Fault::new(ConditionReason::KubeconfigPending, message)));
+        }
+        let account = self.ensure_object(&service_accounts(), &service_account(tenant)).await?;
+        self.ensure_bindings(tenant).await?;
+        let seconds = self.token_seconds(request);
+        self.ensure_kubeconfig(request, tenant, &account.uid().unwrap_or_default(), seconds).await
+    }
+
+    /// Returns the life of a token in seconds, as the quota of a request determines it.
+    fn token_seconds(&self, request: &TenantRequest) -> u32 {
+        let quota = request.status.as_ref().and_then(|status| status.quota.as_deref());
+        let quota = quota.and_then(|name| self.context.tenant_quotas.get(name));
+        quota.map_or(TenantQuota::DEFAULT_TOKEN_SECONDS, |quota| quota.token_seconds())
+    }
+
     /// Ensures the permissions of the requester. An API server before Kubernetes 1.30 has no policy that restricts DataVolumes,
     /// and CDI runs containers that a DataVolume names: without the policy, the requester may not write DataVolumes.
-    pub(super) async fn ensure_bindings(&self, tenant: &str) -> Result<(), ReconcileFailure> {
+    async fn ensure_bindings(&self, tenant: &str) -> Result<(), ReconcileFailure> {
         let bindings = role_bindings();
         self.ensure_object(&bindings, &role_binding(tenant, TENANT_USER)).await?;
         if self.has_volume_policy().await? {
@@ -76,7 +110,7 @@ impl SelfService {
         Ok(())
     }
 
-    /// Returns true if the requester has permissions in a tenant's namespace.
+    /// Returns true if the requester or the tenant's CSI driver has permissions in the tenant's namespace.
     pub(super) async fn has_access(&self, tenant: &str) -> Result<bool, ReconcileFailure> {
         let namespace = TenantCluster::namespace_of(tenant);
         for name in ACCESS_BINDINGS {
@@ -87,7 +121,7 @@ impl SelfService {
         Ok(false)
     }
 
-    /// Deletes the permissions of the requester.
+    /// Deletes the permissions of the requester and of the tenant's CSI driver.
     pub(super) async fn revoke_access(&self, tenant: &str) -> Result<(), ReconcileFailure> {
         let namespace = TenantCluster::namespace_of(tenant);
         for name in ACCESS_BINDINGS {

@@ -3,19 +3,22 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use berth_api::names::FINALIZER;
-use berth_api::{ConditionReason, TenantCluster, TenantRequest};
+use berth_api::names::{ACCESS_REVOKED_ANNOTATION, FINALIZER};
+use berth_api::{ConditionReason, TenantCluster, TenantRequest, Time};
 use berth_runtime::call::with_timeout;
-use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, Preconditions};
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{DeleteParams, DynamicObject, Patch, Preconditions};
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
 
+use super::reconcile::until_rotation;
 use super::service::SelfService;
-use crate::api_resource::{api_resource, deployment_resource, machine_resource};
-use crate::managed_by::is_created_by_berth;
+use super::tenant::TenantNamespace;
 use crate::run::api_requests::patch_params;
+use crate::run::clock::now_in_seconds;
 use crate::run::reconcile::ReconcileFailure;
-use crate::self_service::deletion::{DeletionState, DeletionStep, TenantState, next_step};
+use crate::run::tenant_data::list_tenant_data;
+use crate::self_service::deletion::{Access, DeletionState, DeletionStep, TenantState, next_step};
 use crate::self_service::objects::request_uid;
 use crate::tenants::fault::Fault;
 
@@ -23,8 +26,16 @@ use crate::tenants::fault::Fault;
 const RETRY_DELAY: Duration = Duration::from_secs(10);
 /// Maximum number of steps in one reconcile; a complete deletion has fewer steps.
 const MAX_STEPS: usize = 6;
-/// Label of volumes and images that CDI imports on a schedule. They are copies of images, not data of the tenant.
-const IMPORT_CRON_LABEL: &str = "cdi.kubevirt.io/dataImportCron";
+
+/// Progress of the deletion of a requested tenant.
+pub(super) enum DeletionProgress {
+    /// Objects in the namespace of this tenant, which the second text names, prevent the deletion.
+    InUse(String, String),
+    /// The deletion waits, with this reason.
+    Waiting(Fault),
+    /// The TenantCluster does not exist any more.
+    Complete,
+}
 
 impl SelfService {
     /// Continues the deletion of a request. Returns the delay before the next reconcile.
@@ -35,10 +46,41 @@ impl SelfService {
         if !has_finalizer(request) {
             return Ok(self.context.resync);
         }
+        let uid = request.uid().unwrap_or_default();
+        let issued = request.status.as_ref().and_then(|status| status.kubeconfig.clone());
+        let issued = issued.ok_or_else(never_issued);
+        match self.delete_tenant_of(&uid, &self.tenant_names(request)).await? {
+            DeletionProgress::InUse(tenant, names) => {
+                // The requester needs permissions and a valid token to delete the objects.
+                let kubeconfig = self.renew_kubeconfig(request, &tenant).await?;
+                let delay = kubeconfig.as_ref().ok().map(until_rotation);
+                let fault = in_use_fault(&tenant, &names);
+                self.report_deletion(request, fault, kubeconfig).await?;
+                Ok(delay.map_or(RETRY_DELAY, |delay| delay.min(RETRY_DELAY)))
+            }
+            DeletionProgress::Waiting(fault) => {
+                self.report_deletion(request, fault, issued).await?;
+                Ok(RETRY_DELAY)
+            }
+            DeletionProgress::Complete => {
+                for tenant in self.issued_names(request) {
+                    self.remove_kubeconfig(request, &tenant).await?;
+                }
+                self.release(request).await?;
+                self.remove_finalizer(request).await?;
+                Ok(self.context.resync)
+            }
+        }
+    }
+
+    /// Continues the deletion of the TenantCluster that was created for the request with a UID.
+    pub(super) async fn delete_tenant_of(
+        &self,
+        uid: &str,
+        names: &BTreeSet<String>,
+    ) -> Result<DeletionProgress, ReconcileFailure> {
         for _ in 0..MAX_STEPS {
-            let tenant = self.find_tenant(request).await?;
-            let name = tenant.as_ref().map(|one| one.name_any()).unwrap_or_default();
-            let namespace = TenantCluster::namespace_of(&name);
+            let tenant = self.find_tenant(uid, names).await?;
             let state = match &tenant {
                 None => TenantState::Absent,
                 Some(tenant) if tenant.metadata.deletion_timestamp.is_some() => {
@@ -46,50 +88,62 @@ impl SelfService {
                 }
                 Some(_) => TenantState::Exists,
             };
-            let (mut in_use, mut has_access) = (Vec::new(), false);
-            if state == TenantState::Exists {
-                // The access is read before the list: without access, nothing is created after the list.
-                has_access = self.has_access(&name).await?;
-                in_use = self.list_in_use(&namespace).await?;
+            let name = tenant.as_ref().map(|one| one.name_any()).unwrap_or_default();
+            let (mut in_use, mut access) = (Vec::new(), Access::Revoked);
+            if let Some(tenant) = tenant.as_ref().filter(|_| state == TenantState::Exists)
+                && self.find_namespace(&name).await? == TenantNamespace::Owned
+            {
+                // The permissions are read before the list: without permissions, nothing is created after the list. Berth
+                // neither lists nor changes objects in a namespace of another user.
+                access = Access::of_tenant(tenant, self.has_access(&name).await?, Timestamp::now());
+                in_use = self.list_in_use(&name).await?;
             }
-            match next_step(DeletionState { tenant: state, in_use: &in_use, has_access }) {
+            match next_step(DeletionState { tenant: state, in_use: &in_use, access }) {
                 DeletionStep::WaitForUser(names) => {
-                    self.ensure_bindings(&name).await?;
-                    let message = format!(
-                        "delete these objects in namespace {namespace} first, because a tenant in use is not deleted: {names}"
-                    );
-                    let fault = Fault::new(ConditionReason::MachinesRemain, message);
-                    self.report_deletion(request, fault).await?;
-                    return Ok(RETRY_DELAY);
-                }
-                DeletionStep::RevokeAccess => self.revoke_access(&name).await?,
-                DeletionStep::DeleteTenant => {
                     if let Some(tenant) = &tenant {
-                        self.delete_tenant(tenant).await?;
+                        self.mark_revoked(tenant, None).await?;
+                    }
+                    return Ok(DeletionProgress::InUse(name, names));
+                }
+                DeletionStep::RevokeAccess => {
+                    if let Some(tenant) = &tenant {
+                        self.mark_revoked(tenant, Some(now_in_seconds())).await?;
+                    }
+                    self.revoke_access(&name).await?;
+                }
+                DeletionStep::WaitForRevocation => {
+                    let message = format!(
+                        "the permissions in namespace {} were deleted; TenantCluster {name} is deleted if no objects are \
+                         created there in the next seconds",
+                        TenantCluster::namespace_of(&name)
+                    );
+                    let fault = Fault::new(ConditionReason::DeletingTenant, message);
+                    return Ok(DeletionProgress::Waiting(fault));
+                }
+                DeletionStep::DeleteTenant => {
+                    let has_namespace = self.find_namespace(&name).await? == TenantNamespace::Owned;
+                    let is_empty = !has_namespace || self.list_in_use(&name).await?.is_empty();
+                    if let Some(tenant) = tenant.filter(|_| is_empty) {
+                        self.delete_tenant(&tenant).await?;
                     }
                 }
                 DeletionStep::WaitForTenant => {
-                    let message = format!("TenantCluster {name} is being deleted");
+                    let message = format!(
+                        "TenantCluster {name} is being deleted; its condition Ready has the reason if it stays"
+                    );
                     let fault = Fault::new(ConditionReason::DeletingTenant, message);
-                    self.report_deletion(request, fault).await?;
-                    return Ok(RETRY_DELAY);
+                    return Ok(DeletionProgress::Waiting(fault));
                 }
-                DeletionStep::Release => {
-                    for tenant in self.issued_names(request) {
-                        self.remove_kubeconfig(request, &tenant).await?;
-                    }
-                    self.release(request).await?;
-                    self.remove_finalizer(request).await?;
-                    return Ok(self.context.resync);
-                }
+                DeletionStep::Release => return Ok(DeletionProgress::Complete),
             }
         }
-        Ok(RETRY_DELAY)
+        let message = "the deletion continues soon".to_owned();
+        Ok(DeletionProgress::Waiting(Fault::new(ConditionReason::DeletingTenant, message)))
     }
 
     /// Returns the names that the TenantCluster of a request may have: those of its grants, and those of its spec and status.
     /// Only API servers before 1.25 permit to change the name in the spec.
-    fn tenant_names(&self, request: &TenantRequest) -> BTreeSet<String> {
+    pub(super) fn tenant_names(&self, request: &TenantRequest) -> BTreeSet<String> {
         let uid = request.uid().unwrap_or_default();
         let grants = self.known_grants(&uid).into_iter().map(|grant| grant.tenant);
         let stored = self.context.tenants.all();
@@ -115,57 +169,47 @@ impl SelfService {
         grants.chain(in_status).filter(|name| !is_other(name)).collect()
     }
 
-    /// Returns the TenantCluster that was created for a request, from the API server.
-    async fn find_tenant(
+    /// Returns the TenantCluster that was created for the request with a UID, from the API server.
+    pub(super) async fn find_tenant(
         &self,
-        request: &TenantRequest,
+        uid: &str,
+        names: &BTreeSet<String>,
     ) -> Result<Option<TenantCluster>, ReconcileFailure> {
-        let uid = request.uid();
-        for name in self.tenant_names(request) {
-            let found = self.read_tenant(&name).await?;
-            if let Some(tenant) = found.filter(|one| request_uid(one) == uid.as_deref()) {
+        for name in names {
+            let found = self.read_tenant(name).await?;
+            if let Some(tenant) = found.filter(|one| request_uid(one) == Some(uid)) {
                 return Ok(Some(tenant));
             }
         }
         Ok(None)
     }
 
-    /// Returns machines and volumes in a tenant's namespace, as `Kind name`.
-    async fn list_in_use(&self, namespace: &str) -> Result<Vec<String>, ReconcileFailure> {
-        let kinds = [
-            deployment_resource(),
-            machine_resource(),
-            api_resource("kubevirt.io", "v1", "VirtualMachineInstance", "virtualmachineinstances"),
-            api_resource("cdi.kubevirt.io", "v1beta1", "DataVolume", "datavolumes"),
-            api_resource("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims"),
-        ];
-        let mut all = Vec::new();
-        for resource in kinds {
-            let api = self.api(&resource, namespace);
-            let found = match with_timeout(api.list_metadata(&ListParams::default())).await {
-                Ok(found) => found.items,
-                // The kind is not installed.
-                Err(error) if error.status_code() == Some(404) => continue,
-                Err(error) => {
-                    let request = format!("list {}s in {namespace}", resource.kind);
-                    return Err(ReconcileFailure::with_request(request)(error));
-                }
-            };
-            let is_volume =
-                ["DataVolume", "PersistentVolumeClaim"].contains(&resource.kind.as_str());
-            for object in found {
-                let labels = object.metadata.labels.clone().unwrap_or_default();
-                // Golden images are not data of the tenant. The claim of a DataVolume or of a machine has an owner, which
-                // counts itself.
-                let has_owner = !object.owner_references().is_empty();
-                let is_image =
-                    is_created_by_berth(&labels) || labels.contains_key(IMPORT_CRON_LABEL);
-                if !is_volume || !(is_image || has_owner) {
-                    all.push(format!("{} {}", resource.kind, object.name_any()));
-                }
-            }
+    /// Returns the objects in use in a tenant's namespace, as `Kind name`.
+    async fn list_in_use(&self, tenant: &str) -> Result<Vec<String>, ReconcileFailure> {
+        let listed =
+            list_tenant_data(&self.context.client, &TenantCluster::namespace_of(tenant)).await;
+        listed.map_err(|(request, error)| ReconcileFailure::RequestFailed(request, error))
+    }
+
+    /// Records in a TenantCluster that the permissions in its namespace are deleted, or removes the record. The reconciler of
+    /// tenants creates no permissions of the CSI driver while the record exists.
+    async fn mark_revoked(
+        &self,
+        tenant: &TenantCluster,
+        since: Option<Time>,
+    ) -> Result<(), ReconcileFailure> {
+        if since.is_none() && !tenant.annotations().contains_key(ACCESS_REVOKED_ANNOTATION) {
+            return Ok(());
         }
-        Ok(all)
+        let name = tenant.name_any();
+        let api: Api<TenantCluster> = Api::all(self.context.client.clone());
+        let since = since.map(|since| since.0.to_string());
+        let patch = json!({"metadata": {
+            "uid": tenant.uid(), "annotations": { ACCESS_REVOKED_ANNOTATION: since },
+        }});
+        let patched = with_timeout(api.patch(&name, &patch_params(), &Patch::Merge(patch))).await;
+        let request = format!("patch TenantCluster {name}");
+        patched.map(drop).map_err(ReconcileFailure::with_request(request))
     }
 
     async fn delete_tenant(&self, tenant: &TenantCluster) -> Result<(), ReconcileFailure> {
@@ -230,6 +274,20 @@ impl SelfService {
             }
         }
     }
+}
+
+/// Returns the fault of a tenant that is not deleted because it is in use.
+pub(super) fn in_use_fault(tenant: &str, names: &str) -> Fault {
+    let message = format!(
+        "delete these objects in namespace {} first, with the kubeconfig or as an administrator, because a tenant in use is not \
+         deleted: {names}",
+        TenantCluster::namespace_of(tenant)
+    );
+    Fault::new(ConditionReason::MachinesRemain, message)
+}
+
+fn never_issued() -> Fault {
+    Fault::new(ConditionReason::KubeconfigPending, "no kubeconfig was issued".to_owned())
 }
 
 /// Returns true if the controller has added its finalizer to a request. Only such a request is granted.

@@ -74,6 +74,7 @@ impl SelfService {
         &self,
         request: &TenantRequest,
         fault: Fault,
+        kubeconfig: Result<IssuedKubeconfig, Fault>,
     ) -> Result<(), ReconcileFailure> {
         let uid = request.uid().unwrap_or_default();
         let status = request.status.as_ref();
@@ -84,7 +85,7 @@ impl SelfService {
             grant: grants.first().map(|grant| (quota.as_str(), grant)),
             refusal: None,
             tenant: Err(fault.clone()),
-            kubeconfig: issued.clone().ok_or_else(|| fault.clone()),
+            kubeconfig,
             issued,
             deletion: Some(fault),
         };
@@ -119,10 +120,6 @@ impl SelfService {
     }
 
     fn next_delay(&self, state: &RequestState<'_>) -> Duration {
-        let until_rotation = |issued: &IssuedKubeconfig| {
-            let seconds = rotation_time(issued).as_second() - Timestamp::now().as_second();
-            Duration::from_secs(u64::try_from(seconds).unwrap_or_default() + 1)
-        };
         let rotation = state.kubeconfig.as_ref().ok().map(until_rotation);
         // A namespace may get a label, an instance type may be created, and a quarantine may end. Approvals and changes of
         // the quota trigger a reconcile.
@@ -137,4 +134,10 @@ impl SelfService {
         let retry = is_retried.then_some(RETRY_DELAY);
         [rotation, retry].into_iter().flatten().fold(self.context.resync, Duration::min)
     }
+}
+
+/// Returns the time until the token of a kubeconfig is replaced.
+pub(super) fn until_rotation(issued: &IssuedKubeconfig) -> Duration {
+    let seconds = rotation_time(issued).as_second() - Timestamp::now().as_second();
+    Duration::from_secs(u64::try_from(seconds).unwrap_or_default() + 1)
 }

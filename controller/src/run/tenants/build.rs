@@ -93,7 +93,7 @@ pub(super) fn build_objects<T: Fn(&str) -> TenantCount>(
         cluster: &observed.cluster,
         pool_use: &observed.pool_use,
     });
-    let objects = [csi_access_objects(&name), instancetype_objects(&name)].concat();
+    let objects = [csi_access_objects(tenant), instancetype_objects(&name)].concat();
     DesiredObjects { attachment, additional, policies, policies_note, objects, exposure }
 }
 

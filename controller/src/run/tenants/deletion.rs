@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use berth_api::names::{FINALIZER, TENANT_PREFIX};
+use berth_api::names::{ACCESS_REVOKED_ANNOTATION, FINALIZER, TENANT_PREFIX};
 use berth_api::{AddressClaim, EventReason, TenantCluster};
 use berth_runtime::call::CallError;
 use k8s_openapi::jiff::Timestamp;
@@ -16,9 +16,10 @@ use super::error::{Error, none_if_not_found, with_request};
 use crate::api_resource::api_resource;
 use crate::list::list_objects;
 use crate::managed_by::is_created_by_berth;
+use crate::run::tenant_data::list_tenant_data;
 use crate::tenants::deletion::{
     DeletionAction, DeletionState, MachineObject, NamespaceState, network_users_step, next_step,
-    parse_lenient,
+    parse_lenient, remaining_data_step,
 };
 use crate::tenants::fault::join_names_limited;
 use crate::tenants::host_leases::is_active;
@@ -87,6 +88,13 @@ pub(super) async fn finalize(
             let users = context.network_users(&name, namespace_state).await?;
             if !users.is_empty() {
                 step = network_users_step(&tenant, &users);
+                delay = USERS_DELAY;
+            }
+        }
+        if step.action == DeletionAction::DeleteNamespace {
+            let data = context.remaining_data(&tenant).await?;
+            if !data.is_empty() {
+                step = remaining_data_step(&tenant, &data);
                 delay = USERS_DELAY;
             }
         }
@@ -287,6 +295,17 @@ impl TenantContext {
             none_if_not_found(api.delete(&machine.name, &DeleteParams::background()).await),
         )
         .map(drop)
+    }
+
+    /// Returns the objects with data in the namespace of a tenant whose request was deleted. Its requester has deleted the data
+    /// before, and no other data may be deleted.
+    async fn remaining_data(&self, tenant: &TenantCluster) -> Result<Vec<String>, Error> {
+        if !tenant.annotations().contains_key(ACCESS_REVOKED_ANNOTATION) {
+            return Ok(Vec::new());
+        }
+        let namespace = TenantCluster::namespace_of(&tenant.name_any());
+        let listed = list_tenant_data(&self.client, &namespace).await;
+        listed.map_err(|(request, error)| Error::List { request, error })
     }
 
     async fn delete_namespace(&self, tenant: &TenantCluster) -> Result<(), Error> {

@@ -3,9 +3,11 @@
 
 use berth_api::TenantCluster;
 use berth_api::names::{
-    CONTROLLER_SERVICE_ACCOUNT, CONTROLLER_TENANT_CLUSTER_ROLE, MANAGED_BY_LABEL, TENANT_LABEL,
+    ACCESS_REVOKED_ANNOTATION, CONTROLLER_SERVICE_ACCOUNT, CONTROLLER_TENANT_CLUSTER_ROLE,
+    MANAGED_BY_LABEL, TENANT_LABEL,
 };
 use k8s_openapi::api::core::v1::Secret;
+use kube::ResourceExt as _;
 use kube::api::ObjectMeta;
 use serde_json::json;
 
@@ -67,9 +69,13 @@ pub fn controller_role_binding(tenant: &str) -> DesiredObject {
     DesiredObject::new(ObjectKind::RoleBinding, tenant, CONTROLLER_TENANT_CLUSTER_ROLE, content)
 }
 
-/// Returns ServiceAccount, Role and RoleBinding of the CSI driver, and the RoleBinding of the controller.
+/// Returns ServiceAccount, Role and RoleBinding of the CSI driver, and the RoleBinding of the controller. While the tenant of a
+/// request is being deleted, the driver has no RoleBinding, so that it creates no volumes.
 #[must_use]
-pub fn csi_access_objects(tenant: &str) -> Vec<DesiredObject> {
+pub fn csi_access_objects(tenant: &TenantCluster) -> Vec<DesiredObject> {
+    let is_revoked = tenant.annotations().contains_key(ACCESS_REVOKED_ANNOTATION);
+    let tenant = tenant.name_any();
+    let tenant = tenant.as_str();
     let rules: Vec<_> = CSI_ROLE_RULES
         .iter()
         .map(|(group, resources, verbs)| {
@@ -80,15 +86,34 @@ pub fn csi_access_objects(tenant: &str) -> Vec<DesiredObject> {
         json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": CSI_NAME});
     let namespace = TenantCluster::namespace_of(tenant);
     let subjects = json!([{"kind": "ServiceAccount", "name": CSI_NAME, "namespace": namespace}]);
-    vec![
+    let mut objects = vec![
         DesiredObject::new(ObjectKind::ServiceAccount, tenant, CSI_NAME, json!({})),
         DesiredObject::new(ObjectKind::Role, tenant, CSI_NAME, json!({"rules": rules})),
-        DesiredObject::new(
-            ObjectKind::RoleBinding,
-            tenant,
-            CSI_NAME,
-            json!({"roleRef": role_ref, "subjects": subjects}),
-        ),
         controller_role_binding(tenant),
-    ]
+    ];
+    if !is_revoked {
+        let content = json!({"roleRef": role_ref, "subjects": subjects});
+        let binding = DesiredObject::new(ObjectKind::RoleBinding, tenant, CSI_NAME, content);
+        objects.push(binding);
+    }
+    objects
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn csi_driver_of_a_closing_tenant_has_no_permissions() {
+        let has_binding = |annotations: serde_json::Value| {
+            let tenant = json!({
+                "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster",
+                "metadata": {"name": "shop", "annotations": annotations}, "spec": {},
+            });
+            let objects = csi_access_objects(&serde_json::from_value(tenant).unwrap());
+            objects.iter().any(|one| one.kind == ObjectKind::RoleBinding && one.name() == CSI_NAME)
+        };
+        assert!(has_binding(json!({})));
+        assert!(!has_binding(json!({ACCESS_REVOKED_ANNOTATION: "2026-11-28T00:00:00Z"})));
+    }
 }
