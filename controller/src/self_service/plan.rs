@@ -17,6 +17,10 @@ use super::demand::{FlavorSizes, demand};
 use super::limits::{check_amounts, check_values};
 use crate::tenants::fault::Fault;
 
+/// Maximum number of requests of a namespace that are decided and not granted. Without a limit, a user could create so many
+/// requests that their decisions delay those of all others.
+pub const MAX_UNDECIDED: usize = 32;
+
 /// Facts on which the grants of a quota depend, in addition to the quota and its requests.
 #[derive(Clone, Copy, Debug)]
 pub struct PlanFacts<'a> {
@@ -53,8 +57,16 @@ pub fn plan_quota(
         .filter(|request| !plan.has_granted_current_spec(request))
         .collect();
     pending.sort_by_key(|request| (request.creation_timestamp(), request.uid()));
+    let mut undecided: BTreeMap<String, usize> = BTreeMap::new();
     for request in pending {
-        match decide(quota, &plan.grants, request, facts) {
+        let others = undecided.entry(request.namespace().unwrap_or_default()).or_default();
+        let decision = if *others < MAX_UNDECIDED {
+            decide(quota, &plan.grants, request, facts)
+        } else {
+            Err(too_many_requests())
+        };
+        *others += usize::from(decision.is_err());
+        match decision {
             Ok(grant) => match plan.grants.iter_mut().find(|one| one.uid == grant.uid) {
                 Some(known) => *known = grant,
                 None => plan.grants.push(grant),
@@ -135,6 +147,13 @@ fn decide(
         resources,
         amounts,
     })
+}
+
+fn too_many_requests() -> Fault {
+    let message = format!(
+        "the namespace has {MAX_UNDECIDED} older TenantRequests that are not granted: delete some of them"
+    );
+    Fault::new(ConditionReason::TooManyRequests, message)
 }
 
 /// Returns the fault of a request whose tenant's name is in use.

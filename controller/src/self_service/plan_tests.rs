@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::assignment::{NamespaceLabels, assigned_quota};
 use super::demand::FlavorSizes;
 use super::flavor::FlavorSize;
-use super::plan::{PlanFacts, QuotaPlan, name_in_use, plan_quota, sum};
+use super::plan::{MAX_UNDECIDED, PlanFacts, QuotaPlan, name_in_use, plan_quota, sum};
 use crate::tenants::fault::Fault;
 
 const GIB: u64 = 1 << 30;
@@ -345,4 +345,27 @@ proptest! {
             grants = planned.grants;
         }
     }
+}
+
+#[test]
+fn a_namespace_has_a_limited_number_of_undecided_requests() {
+    let limit = u32::try_from(MAX_UNDECIDED).unwrap();
+    // The first requests are refused, and the last is from another namespace.
+    let mut all: Vec<TenantRequest> =
+        (0..limit + 2).map(|at| request(&format!("r{at:02}"), at, machines(1000))).collect();
+    let mut other = request("other", limit + 3, machines(1000));
+    other.metadata.namespace = Some("team-b".to_owned());
+    all.push(other);
+    let all: Vec<Arc<TenantRequest>> = all.into_iter().map(Arc::new).collect();
+    let mut quota = quota(json!({}));
+    quota.spec.namespaces.names.insert("team-b".to_owned());
+    let (namespaces, sizes, names) = (NamespaceLabels::new(), sizes(), BTreeMap::new());
+    let facts =
+        PlanFacts { namespaces: &namespaces, sizes: &sizes, pools: &[], names_in_use: &names };
+    let plan = plan_quota(&quota, Vec::new(), &all, facts);
+    let reason = |name: &str| plan.refusals[&format!("uid-{name}")].reason;
+    assert_eq!(reason(&format!("r{:02}", limit - 1)), ConditionReason::QuotaExceeded);
+    assert_eq!(reason(&format!("r{limit:02}")), ConditionReason::TooManyRequests);
+    assert_eq!(reason(&format!("r{:02}", limit + 1)), ConditionReason::TooManyRequests);
+    assert_eq!(reason("other"), ConditionReason::QuotaExceeded);
 }

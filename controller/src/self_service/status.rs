@@ -1,5 +1,7 @@
 //! Statuses of TenantRequests and TenantQuotas.
 
+use std::time::Duration;
+
 use berth_api::names::condition::{GRANTED, KUBECONFIG_READY, READY, UP_TO_DATE};
 use berth_api::{
     Condition, ConditionReason, IssuedKubeconfig, TenantGrant, TenantQuota, TenantQuotaStatus,
@@ -97,6 +99,32 @@ fn pending() -> Fault {
     Fault::new(ConditionReason::Pending, "the request has not been decided yet".to_owned())
 }
 
+/// Returns the reason why the current spec was refused before, or that it was not decided: it is reported until the next plan, so
+/// that a new leader does not change the conditions.
+#[must_use]
+pub fn last_refusal(request: &TenantRequest) -> Fault {
+    let mut conditions = request.status.iter().flat_map(|status| &status.conditions);
+    let refused = conditions.find(|one| {
+        one.type_ == UP_TO_DATE
+            && one.status == "False"
+            && one.observed_generation == request.metadata.generation
+    });
+    let reason = refused.and_then(|one| one.reason.parse().ok());
+    match (refused, reason) {
+        (Some(refused), Some(reason)) => Fault::new(reason, refused.message.clone()),
+        _ => pending(),
+    }
+}
+
+/// Returns the time since a condition of a request has its current status; zero if it has none.
+#[must_use]
+pub fn time_since_transition(request: &TenantRequest, type_: &str, now: &Time) -> Duration {
+    let mut conditions = request.status.iter().flat_map(|status| &status.conditions);
+    let since = conditions.find(|one| one.type_ == type_).map(|one| one.last_transition_time);
+    let elapsed = since.map(|since| now.0.as_second().saturating_sub(since.0.as_second()));
+    Duration::from_secs(elapsed.and_then(|elapsed| u64::try_from(elapsed).ok()).unwrap_or_default())
+}
+
 /// Returns true if the desired status differs from the observed one, apart from the approval.
 #[must_use]
 pub fn request_status_differs(request: &TenantRequest, desired: &TenantRequestStatus) -> bool {
@@ -110,11 +138,12 @@ pub fn request_status_differs(request: &TenantRequest, desired: &TenantRequestSt
     sorted(&actual) != sorted(desired)
 }
 
-/// Returns the desired status of a quota with these grants.
+/// Returns the desired status of a quota with these grants. `orphans` describes the grants whose requests do not exist.
 #[must_use]
 pub fn quota_status(
     quota: &TenantQuota,
     grants: Vec<TenantGrant>,
+    orphans: &[String],
     now: &Time,
 ) -> TenantQuotaStatus {
     let used = sum(&grants);
@@ -123,6 +152,9 @@ pub fn quota_status(
     let (status, reason, message) = if selector.is_some_and(|one| parse_selector(one).is_none()) {
         let message = "spec.namespaces.selector is not valid, and selects no namespace".to_owned();
         ("False", ConditionReason::InvalidSpec, message)
+    } else if !orphans.is_empty() {
+        let message = join_first(orphans, 4, "; ");
+        ("False", ConditionReason::RequestMissing, message)
     } else if exceeded.is_empty() {
         let message = format!("{} requests are granted", grants.len());
         ("True", ConditionReason::Accepted, message)

@@ -186,6 +186,8 @@ pub enum ConditionReason {
     KubeconfigPending,
     KubeconfigNotConfigured,
     LimitsExceeded,
+    TooManyRequests,
+    RequestMissing,
 }
 
 impl ConditionReason {

@@ -63,8 +63,9 @@ impl SelfService {
                 Ok(RETRY_DELAY)
             }
             DeletionProgress::Complete => {
+                let namespace = request.namespace().unwrap_or_default();
                 for tenant in self.issued_names(request) {
-                    self.remove_kubeconfig(request, &tenant).await?;
+                    self.remove_kubeconfig(&namespace, &tenant).await?;
                 }
                 self.release(request).await?;
                 self.remove_finalizer(request).await?;
@@ -156,17 +157,18 @@ impl SelfService {
             .collect()
     }
 
-    /// Returns the names of the tenants for which the request may have a kubeconfig, without those that another request of the
-    /// namespace has.
+    /// Returns the names of the tenants for which the request may have a kubeconfig, also if its quota was deleted. The names that
+    /// other requests have are left out.
     fn issued_names(&self, request: &TenantRequest) -> BTreeSet<String> {
         let uid = request.uid().unwrap_or_default();
-        let grants = self.known_grants(&uid).into_iter().map(|grant| grant.tenant);
-        let in_status = request.status.as_ref().and_then(|status| status.tenant.clone());
+        let quotas = self.context.tenant_quotas.all();
         let is_other = |name: &str| {
             let tenant = self.context.tenants.get(name);
+            let mut grants = quotas.iter().flat_map(|quota| quota.grants());
             tenant.is_some_and(|tenant| request_uid(&tenant) != Some(uid.as_str()))
+                || grants.any(|grant| grant.tenant == name && grant.uid != uid)
         };
-        grants.chain(in_status).filter(|name| !is_other(name)).collect()
+        self.tenant_names(request).into_iter().filter(|name| !is_other(name)).collect()
     }
 
     /// Returns the TenantCluster that was created for the request with a UID, from the API server.

@@ -80,18 +80,17 @@ impl SelfService {
     /// Removes the kubeconfig of a tenant from the Secret.
     pub(super) async fn remove_kubeconfig(
         &self,
-        request: &TenantRequest,
+        namespace: &str,
         tenant: &str,
     ) -> Result<(), ReconcileFailure> {
-        let namespace = request.namespace().unwrap_or_default();
-        if !self.has_kubeconfig(&namespace, &kubeconfig_key(tenant)).await? {
+        if !self.has_kubeconfig(namespace, &kubeconfig_key(tenant)).await? {
             return Ok(());
         }
-        match self.apply_secret(&namespace, tenant, &json!({})).await {
+        match self.apply_secret(namespace, tenant, &json!({})).await {
             Ok(()) => Ok(()),
             // A namespace that is being deleted accepts no objects, and an immutable Secret keeps its data. The token is
             // invalid in both cases, because its ServiceAccount is deleted.
-            Err(error) if refused_secret(&error, &namespace).is_some() => Ok(()),
+            Err(error) if refused_secret(&error, namespace).is_some() => Ok(()),
             Err(error) => {
                 let request = format!("apply Secret {namespace}/{KUBECONFIGS_SECRET}");
                 Err(ReconcileFailure::with_request(request)(error))

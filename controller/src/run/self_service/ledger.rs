@@ -1,24 +1,36 @@
-//! Grants of a TenantQuota: reads them, plans them, and writes them.
+//! Grants of a TenantQuota: reads them, plans them, and writes them. Only the reconcile of a quota plans: reconciles of requests read
+//! the result, so that the number of requests does not determine the number of plans.
 //!
 //! The status of the quota is read from the API server, not from a store, and is written with its resource version. So if two
 //! controllers grant requests at the same time, the API server accepts the first write, and the other controller plans again.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
-use berth_api::{TenantGrant, TenantQuota, TenantRequest};
+use berth_api::{ConditionReason, TenantGrant, TenantQuota, TenantRequest};
 use berth_runtime::call::with_timeout;
+use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt as _};
 
-use super::deletion::has_finalizer;
-use super::service::SelfService;
+use super::deletion::{DeletionProgress, has_finalizer, in_use_fault};
+use super::service::{PlannedDecision, SelfService};
 use crate::run::apply::ApplyTarget;
 use crate::run::clock::now_in_seconds;
 use crate::run::reconcile::ReconcileFailure;
-use crate::self_service::assignment::assigned_quota;
+use crate::self_service::assignment::{NamespaceLabels, assigned_quota};
 use crate::self_service::objects::{recorded_grant, request_uid};
 use crate::self_service::plan::{PlanFacts, plan_quota};
-use crate::self_service::status::quota_status;
+use crate::self_service::status::{last_refusal, quota_status};
 use crate::tenants::fault::Fault;
+
+/// Minimum time between two plans of a quota, so that a user who writes requests does not occupy the controller.
+const MIN_PLAN_INTERVAL: Duration = Duration::from_secs(1);
+/// Delay before the next plan if a fact may change without an event: a namespace may get a label, an instance type may be
+/// created, and a quarantine may end. It doubles with each plan with the same decisions, up to the resync.
+const REPLAN_DELAY: Duration = Duration::from_secs(30);
+/// Delay before the next plan while the tenant of an orphaned grant is being deleted.
+const ORPHAN_DELAY: Duration = Duration::from_secs(10);
 
 /// Decision about a request.
 pub(super) struct Decision {
@@ -28,56 +40,97 @@ pub(super) struct Decision {
     pub(super) refusal: Option<Fault>,
 }
 
+/// Grants of a quota, and descriptions of those whose requests do not exist.
+struct CurrentGrants {
+    grants: Vec<TenantGrant>,
+    orphans: Vec<String>,
+}
+
+/// State of a grant.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum GrantState {
+    /// The request exists.
+    Valid,
+    /// The TenantCluster of the request exists, and the request does not: its finalizer was removed.
+    Orphaned,
+    /// Neither exists, or the name belongs to the TenantCluster of another user, so that nothing was created for the grant.
+    Invalid,
+}
+
 impl SelfService {
-    /// Reconciles a quota: plans the grants of all its requests, and writes its status.
+    /// Reconciles a quota: plans the grants of all its requests, and writes its status. Only this function plans. Returns the
+    /// delay before the next plan.
     pub(super) async fn reconcile_quota(
         &self,
         quota: &TenantQuota,
-    ) -> Result<(), ReconcileFailure> {
+    ) -> Result<Duration, ReconcileFailure> {
         let name = quota.name_any();
+        let elapsed = self.last_plan(&name).map(|last| last.elapsed());
+        if let Some(elapsed) = elapsed.filter(|elapsed| *elapsed < MIN_PLAN_INTERVAL) {
+            return Ok(MIN_PLAN_INTERVAL.saturating_sub(elapsed));
+        }
         let _ledger = self.ledger.lock().await;
         let quotas = self.read_quotas().await?;
-        if let Some(quota) = quotas.iter().find(|one| one.name_any() == name) {
-            self.plan_and_write(quota, &quotas, None).await?;
+        match quotas.iter().find(|one| one.name_any() == name) {
+            Some(quota) => self.plan_and_write(quota, &quotas).await,
+            None => Ok(self.context.resync),
         }
-        Ok(())
     }
 
-    /// Decides about a request. If the store shows that its current spec is granted, sends no request to the API server.
+    /// Returns the decision about a request, from the stores and the last plan of its quota. If there is no plan of the current
+    /// spec and approval, triggers one, which triggers the request.
     pub(super) async fn decide(
         &self,
         request: &Arc<TenantRequest>,
     ) -> Result<Decision, ReconcileFailure> {
         let uid = request.uid().unwrap_or_default();
-        let is_current = |grant: &&TenantGrant| {
-            grant.uid == uid && Some(grant.generation) == request.metadata.generation
+        let quotas = self.context.tenant_quotas.all();
+        let granted = quotas.iter().find_map(|quota| {
+            let grant = quota.grants().iter().find(|grant| grant.uid == uid)?;
+            Some((Arc::clone(quota), grant.clone()))
+        });
+        let has_grant = granted.is_some();
+        let grant = granted.filter(|(_, grant)| self.owns_tenant_or_none(grant));
+        let is_current = |(_, grant): &(Arc<TenantQuota>, TenantGrant)| {
+            Some(grant.generation) == request.metadata.generation
         };
-        for quota in self.context.tenant_quotas.all() {
-            if let Some(grant) = quota.grants().iter().find(is_current) {
-                let grant = grant.clone();
-                if self.owns_tenant_or_none(&grant) {
-                    return Ok(Decision { grant: Some((quota, grant)), refusal: None });
-                }
+        if grant.as_ref().is_some_and(is_current) {
+            return Ok(Decision { grant, refusal: None });
+        }
+        let namespaces = if has_grant {
+            NamespaceLabels::new()
+        } else {
+            self.read_namespaces(&quotas, std::slice::from_ref(request)).await?
+        };
+        let quota = match assigned_quota(request, &quotas, &namespaces) {
+            Ok(quota) => quota,
+            Err(fault) => return Ok(Decision { grant, refusal: Some(fault) }),
+        };
+        let refusal = match self.planned(&quota.name_any(), request) {
+            PlannedDecision::Refused(fault) => fault,
+            PlannedDecision::Granted => last_refusal(request),
+            PlannedDecision::NotPlanned => {
+                self.trigger_quota(ObjectRef::from_obj(quota.as_ref()));
+                last_refusal(request)
             }
-        }
-        let _ledger = self.ledger.lock().await;
-        let quotas = self.read_quotas().await?;
-        let namespaces = self.read_namespaces(&quotas, std::slice::from_ref(request)).await?;
-        match assigned_quota(request, &quotas, &namespaces) {
-            Ok(quota) => self.plan_and_write(&quota, &quotas, Some(request)).await,
-            Err(fault) => Ok(Decision { grant: None, refusal: Some(fault) }),
-        }
+        };
+        Ok(Decision { grant, refusal: Some(refusal) })
     }
 
     /// Removes the grant of a request that is finalized.
     pub(super) async fn release(&self, request: &TenantRequest) -> Result<(), ReconcileFailure> {
         let uid = request.uid().unwrap_or_default();
+        // A request that was never granted needs no lock. If the store does not have its grant yet, the next plan removes the
+        // grant, because neither the request nor a tenant exists.
+        if self.known_grants(&uid).is_empty() {
+            return Ok(());
+        }
         let _ledger = self.ledger.lock().await;
         for quota in self.read_quotas().await? {
             let mut grants = quota.grants().to_vec();
             grants.retain(|grant| grant.uid != uid);
             if grants.len() < quota.grants().len() {
-                self.write_grants(&quota, grants).await?;
+                self.write_grants(&quota, grants, &[]).await?;
             }
         }
         Ok(())
@@ -117,27 +170,21 @@ impl SelfService {
         malformed.names::<TenantQuota>().contains(name)
     }
 
-    /// Plans the grants of a quota, and writes them if they differ. Returns the decision about `request`.
+    /// Plans the grants of a quota, and writes them if they differ. Returns the delay before the next plan.
     async fn plan_and_write(
         &self,
         quota: &Arc<TenantQuota>,
         quotas: &[Arc<TenantQuota>],
-        request: Option<&Arc<TenantRequest>>,
-    ) -> Result<Decision, ReconcileFailure> {
+    ) -> Result<Duration, ReconcileFailure> {
         let mut requests = self.context.tenant_requests.all();
-        if let Some(request) = request {
-            // The version in the store may be newer than the one of this reconcile; a later reconcile handles it.
-            requests.retain(|one| one.uid() != request.uid());
-            requests.push(Arc::clone(request));
-        }
         let namespaces = self.read_namespaces(quotas, &requests).await?;
         requests.retain(|one| {
             let assigned = assigned_quota(one, quotas, &namespaces);
             assigned.is_ok_and(|assigned| assigned.uid() == quota.uid())
         });
-        let grants = self.current_grants(quota, &requests).await?;
+        let CurrentGrants { grants, orphans } = self.current_grants(quota, &requests).await?;
         // A request without the finalizer may be deleted before its grant is written, which nothing would release.
-        requests.retain(|one| has_finalizer(one) || is_same(request, one));
+        requests.retain(|one| has_finalizer(one));
         let sizes = self.read_sizes(quota, &requests).await?;
         let names_in_use = self.names_in_use(quotas, &requests);
         let config = self.context.config();
@@ -148,23 +195,34 @@ impl SelfService {
             names_in_use: &names_in_use,
         };
         let plan = plan_quota(quota, grants, &requests, facts);
-        self.write_grants(quota, plan.grants.clone()).await?;
-        let grant = request.and_then(|request| plan.grant_of(request));
-        let uid = request.and_then(|request| request.uid()).unwrap_or_default();
-        Ok(Decision {
-            grant: grant.map(|grant| (Arc::clone(quota), grant.clone())),
-            refusal: plan.refusals.get(&uid).cloned(),
-        })
+        self.write_grants(quota, plan.grants.clone(), &orphans).await?;
+        let repetitions = self.record_plan(&quota.name_any(), &plan, &requests);
+        if !orphans.is_empty() {
+            return Ok(ORPHAN_DELAY);
+        }
+        // Approvals and changes of the quota trigger a plan.
+        let waits_for_event = |fault: &Fault| {
+            matches!(
+                fault.reason,
+                ConditionReason::WaitingForApproval | ConditionReason::ApprovalDenied
+            )
+        };
+        if plan.refusals.values().all(waits_for_event) {
+            return Ok(self.context.resync);
+        }
+        let delay = REPLAN_DELAY.saturating_mul(2_u32.saturating_pow(repetitions));
+        Ok(delay.min(self.context.resync))
     }
 
     /// Returns the grants in the status of a quota, without those of which neither the request nor the tenant exists, and with
-    /// those that only the TenantCluster records, because the status was lost.
+    /// those that only the TenantCluster records, because the status was lost. Continues the deletion of the tenants whose
+    /// requests do not exist.
     async fn current_grants(
         &self,
         quota: &TenantQuota,
         requests: &[Arc<TenantRequest>],
-    ) -> Result<Vec<TenantGrant>, ReconcileFailure> {
-        let mut grants = Vec::new();
+    ) -> Result<CurrentGrants, ReconcileFailure> {
+        let (mut grants, mut orphans) = (Vec::new(), Vec::new());
         for tenant in self.context.tenants.all() {
             let Some(record) = recorded_grant(&tenant) else { continue };
             let is_known = quota.grants().iter().any(|grant| grant.uid == record.grant.uid);
@@ -179,37 +237,70 @@ impl SelfService {
             }
         }
         for grant in quota.grants() {
-            if self.is_grant_valid(grant, requests).await? {
-                grants.push(grant.clone());
-            } else {
-                let quota = quota.name_any();
-                tracing::info!(%quota, tenant = %grant.tenant, request = %grant.uid, "removed an orphaned grant");
+            match self.grant_state(grant, requests).await? {
+                GrantState::Valid => grants.push(grant.clone()),
+                GrantState::Orphaned => {
+                    if let Some(progress) = self.delete_orphan(grant).await? {
+                        orphans.push(progress);
+                        grants.push(grant.clone());
+                    }
+                }
+                GrantState::Invalid => {
+                    let quota = quota.name_any();
+                    tracing::info!(%quota, tenant = %grant.tenant, request = %grant.uid, "removed an orphaned grant");
+                }
             }
         }
-        Ok(grants)
+        Ok(CurrentGrants { grants, orphans })
     }
 
-    /// Returns true if the request or the tenant of a grant exists. A grant whose name belongs to the TenantCluster of another
-    /// user is not valid: nothing was created for it.
-    async fn is_grant_valid(
+    /// Continues the deletion of a tenant whose request does not exist, with the steps of a request that is being deleted. Returns
+    /// the progress; `None` if the tenant does not exist any more.
+    async fn delete_orphan(&self, grant: &TenantGrant) -> Result<Option<String>, ReconcileFailure> {
+        let TenantGrant { namespace, name, tenant, uid, .. } = grant;
+        let progress = match self.delete_tenant_of(uid, &BTreeSet::from([tenant.clone()])).await? {
+            DeletionProgress::InUse(tenant, names) => in_use_fault(&tenant, &names),
+            DeletionProgress::Waiting(fault) => fault,
+            DeletionProgress::Complete => {
+                self.remove_kubeconfig(namespace, tenant).await?;
+                tracing::info!(tenant, request = %uid, "deleted the tenant of a request that does not exist");
+                return Ok(None);
+            }
+        };
+        tracing::warn!(tenant, request = %uid, progress = %progress.message, "the request of a tenant does not exist");
+        Ok(Some(format!(
+            "TenantRequest {namespace}/{name} of tenant {tenant} does not exist, and its tenant is deleted: {}",
+            progress.message
+        )))
+    }
+
+    async fn grant_state(
         &self,
         grant: &TenantGrant,
         requests: &[Arc<TenantRequest>],
-    ) -> Result<bool, ReconcileFailure> {
+    ) -> Result<GrantState, ReconcileFailure> {
         let is_stored = requests.iter().any(|one| one.uid().as_ref() == Some(&grant.uid));
         if is_stored && self.owns_tenant_or_none(grant) {
-            return Ok(true);
+            return Ok(GrantState::Valid);
         }
         // The stores may be stale, for example after a change of the leader.
-        if let Some(tenant) = self.read_tenant(&grant.tenant).await? {
-            return Ok(request_uid(&tenant) == Some(grant.uid.as_str()));
+        let tenant = self.read_tenant(&grant.tenant).await?;
+        let owns_tenant =
+            tenant.as_ref().map(|tenant| request_uid(tenant) == Some(grant.uid.as_str()));
+        if owns_tenant == Some(false) {
+            return Ok(GrantState::Invalid);
         }
         let api: Api<TenantRequest> =
             Api::namespaced(self.context.client.clone(), &grant.namespace);
         let found = with_timeout(api.get_metadata_opt(&grant.name)).await;
         let request = format!("get TenantRequest {}/{}", grant.namespace, grant.name);
         let found = found.map_err(ReconcileFailure::with_request(request))?;
-        Ok(found.is_some_and(|found| found.metadata.uid.as_ref() == Some(&grant.uid)))
+        let exists = found.is_some_and(|found| found.metadata.uid.as_ref() == Some(&grant.uid));
+        Ok(match (exists, owns_tenant) {
+            (true, _) => GrantState::Valid,
+            (false, Some(true)) => GrantState::Orphaned,
+            (false, _) => GrantState::Invalid,
+        })
     }
 
     /// Returns false if the store has a TenantCluster with the name in a grant that was not created for its request.
@@ -222,8 +313,9 @@ impl SelfService {
         &self,
         quota: &TenantQuota,
         grants: Vec<TenantGrant>,
+        orphans: &[String],
     ) -> Result<(), ReconcileFailure> {
-        let desired = quota_status(quota, grants, &now_in_seconds());
+        let desired = quota_status(quota, grants, orphans, &now_in_seconds());
         if quota.status.as_ref() == Some(&desired) {
             return Ok(());
         }
@@ -233,9 +325,4 @@ impl SelfService {
         let request = format!("apply status of TenantQuota {}", quota.name_any());
         written.map(drop).map_err(ReconcileFailure::with_request(request))
     }
-}
-
-/// Returns true if `request` is the request that is reconciled. The reconcile has added its finalizer.
-fn is_same(reconciled: Option<&Arc<TenantRequest>>, request: &TenantRequest) -> bool {
-    reconciled.is_some_and(|reconciled| reconciled.uid() == request.uid())
 }

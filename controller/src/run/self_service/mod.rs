@@ -24,7 +24,7 @@ use berth_runtime::reconcile::{Action, ReconcilerOptions, run_reconciler};
 use futures::channel::mpsc::unbounded;
 
 use super::context::Context;
-use super::reconcile::{self as shared, ReconcileFailure};
+use super::reconcile::ReconcileFailure;
 use service::SelfService;
 
 const REQUEST_OPTIONS: ReconcilerOptions = ReconcilerOptions {
@@ -49,9 +49,9 @@ pub(super) async fn run(context: Arc<Context>) {
         context.vlan_claims.wait_until_ready(),
         context.prefix_claims.wait_until_ready(),
     );
-    let service = Arc::new(SelfService::new(Arc::clone(&context)));
     let (request_queue, requests) = unbounded();
     let (quota_queue, quotas) = unbounded();
+    let service = Arc::new(SelfService::new(Arc::clone(&context), request_queue, quota_queue));
     let of_requests = Arc::clone(&service);
     let reconcile_request = move |request: Arc<TenantRequest>| {
         let service = Arc::clone(&of_requests);
@@ -60,22 +60,27 @@ pub(super) async fn run(context: Arc<Context>) {
             Ok::<Action, ReconcileFailure>(Action::requeue(add_jitter(delay)))
         }
     };
-    let reconcile_quota = move |quota: Arc<TenantQuota>, _| {
-        let service = Arc::clone(&service);
-        async move { service.reconcile_quota(&quota).await }
+    let of_quotas = Arc::clone(&service);
+    let reconcile_quota = move |quota: Arc<TenantQuota>| {
+        let service = Arc::clone(&of_quotas);
+        async move {
+            let delay = service.reconcile_quota(&quota).await?;
+            Ok::<Action, ReconcileFailure>(Action::requeue(add_jitter(delay)))
+        }
     };
     let request_store = context.tenant_requests.store().clone();
     let quota_store = context.tenant_quotas.store().clone();
-    let metrics = Arc::clone(&context.metrics);
+    let (of_requests, of_quotas) = (Arc::clone(&context.metrics), Arc::clone(&context.metrics));
     tokio::join!(
-        changes.trigger_reconciles(&context, request_queue, quota_queue),
-        run_reconciler(REQUEST_OPTIONS, (), request_store, requests, metrics, reconcile_request),
-        shared::reconcile(
-            QUOTA_OPTIONS,
-            Arc::clone(&context),
-            quota_store,
-            quotas,
-            reconcile_quota
+        changes.trigger_reconciles(&service),
+        run_reconciler(
+            REQUEST_OPTIONS,
+            (),
+            request_store,
+            requests,
+            of_requests,
+            reconcile_request
         ),
+        run_reconciler(QUOTA_OPTIONS, (), quota_store, quotas, of_quotas, reconcile_quota),
     );
 }

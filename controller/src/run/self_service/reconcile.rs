@@ -3,24 +3,28 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_api::names::condition::UP_TO_DATE;
-use berth_api::{ConditionReason, IssuedKubeconfig, TenantRequest};
+use berth_api::names::condition::{KUBECONFIG_READY, UP_TO_DATE};
+use berth_api::{ConditionReason, IssuedKubeconfig, TenantGrant, TenantQuota, TenantRequest};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 
 use super::ledger::Decision;
 use super::service::SelfService;
+use super::tenant::refused;
 use crate::run::apply::ApplyTarget;
 use crate::run::clock::now_in_seconds;
 use crate::run::reconcile::ReconcileFailure;
 use crate::self_service::kubeconfig::rotation_time;
+use crate::self_service::objects::request_uid;
 use crate::self_service::status::{
-    RequestState, request_status, request_status_differs, tenant_result,
+    RequestState, request_status, request_status_differs, tenant_result, time_since_transition,
 };
 use crate::tenants::fault::Fault;
 
-/// Delay before the next reconcile after a fault that may disappear without an event.
+/// Shortest delay before the next reconcile after a fault that may disappear without an event.
 const RETRY_DELAY: Duration = Duration::from_secs(30);
+/// Shortest delay before a token is replaced, also if an earlier replacement failed.
+const MIN_DELAY: Duration = Duration::from_secs(10);
 
 impl SelfService {
     /// Reconciles a request. Returns the delay before the next reconcile.
@@ -37,36 +41,79 @@ impl SelfService {
         }
         // 2. Grant.
         let Decision { grant, refusal } = self.decide(&request).await?;
-        let issued = request.status.as_ref().and_then(|status| status.kubeconfig.clone());
-        let message = "the request is not granted".to_owned();
-        let mut kubeconfig = Err(Fault::new(ConditionReason::KubeconfigPending, message));
-        let mut tenant = tenant_result(None);
-        if let Some((quota, grant)) = &grant {
-            // 3. TenantCluster.
-            match self.ensure_tenant(&quota.name_any(), grant).await? {
-                Ok(found) => {
-                    tenant = tenant_result(Some(&found));
-                    // 4. Access and kubeconfig.
-                    kubeconfig = self.ensure_access(&request, grant, quota.token_seconds()).await?;
-                }
-                Err(fault) => {
-                    tenant = Err(fault.clone());
-                    kubeconfig = Err(fault);
-                }
+        // 3. and 4. TenantCluster, access and kubeconfig.
+        let access = match &grant {
+            Some((quota, grant)) => self.ensure_granted(&request, quota, grant).await?,
+            None => {
+                let message = "the request is not granted".to_owned();
+                let fault = Fault::new(ConditionReason::KubeconfigPending, message);
+                self.renew_without_access(&request, tenant_result(None), fault).await?
             }
-        }
+        };
         // 5. Status.
         let names = grant.as_ref().map(|(quota, grant)| (quota.name_any(), grant));
         let state = RequestState {
             grant: names.as_ref().map(|(quota, grant)| (quota.as_str(), *grant)),
             refusal,
-            tenant,
-            kubeconfig,
-            issued,
+            tenant: access.tenant,
+            kubeconfig: access.kubeconfig,
+            issued: access.issued,
             deletion: None,
         };
         self.write_status(&request, &state).await?;
-        Ok(self.next_delay(&state))
+        access.failure.map_or_else(|| Ok(self.next_delay(&request, &state)), Err)
+    }
+
+    /// Ensures TenantCluster, access and kubeconfig of a granted request.
+    async fn ensure_granted(
+        &self,
+        request: &TenantRequest,
+        quota: &TenantQuota,
+        grant: &TenantGrant,
+    ) -> Result<AccessResult, ReconcileFailure> {
+        let (ensured, failure) =
+            without_failure(self.ensure_tenant(&quota.name_any(), grant).await);
+        let tenant = match ensured {
+            Ok(tenant) => tenant_result(Some(&tenant)),
+            Err(fault) => {
+                let tenant = Err(fault.clone());
+                let access = self.renew_without_access(request, tenant, fault).await?;
+                return Ok(AccessResult { failure, ..access });
+            }
+        };
+        let (access, failure) =
+            without_failure(self.ensure_access(request, grant, quota.token_seconds()).await);
+        match access {
+            Ok(issued) => {
+                Ok(AccessResult { tenant, kubeconfig: Ok(issued), issued: None, failure: None })
+            }
+            Err(fault) => {
+                let access = self.renew_without_access(request, tenant, fault).await?;
+                Ok(AccessResult { failure, ..access })
+            }
+        }
+    }
+
+    /// Renews the kubeconfig of a request whose access cannot be ensured, for example because its quota was deleted, as long as its
+    /// TenantCluster exists: without a valid token, the requester could not delete machines. `fault` is the reason.
+    async fn renew_without_access(
+        &self,
+        request: &TenantRequest,
+        tenant: Result<String, Fault>,
+        fault: Fault,
+    ) -> Result<AccessResult, ReconcileFailure> {
+        let uid = request.uid();
+        let mut issued = request.status.as_ref().and_then(|status| status.kubeconfig.clone());
+        let is_own = |name: &String| {
+            let tenant = self.context.tenants.get(name);
+            tenant.is_some_and(|tenant| request_uid(&tenant) == uid.as_deref())
+        };
+        if let Some(name) = self.tenant_names(request).into_iter().find(is_own)
+            && let Ok(renewed) = self.renew_kubeconfig(request, &name).await?
+        {
+            issued = Some(renewed);
+        }
+        Ok(AccessResult { tenant, kubeconfig: Err(fault), issued, failure: None })
     }
 
     /// Writes the status of a request that is being deleted.
@@ -108,7 +155,8 @@ impl SelfService {
         let namespace = request.namespace().unwrap_or_default();
         let what = format!("apply status of TenantRequest {namespace}/{}", request.name_any());
         written.map_err(ReconcileFailure::with_request(what))?;
-        let Some(refusal) = &state.refusal else { return Ok(()) };
+        let is_decided = |refusal: &&Fault| refusal.reason != ConditionReason::Pending;
+        let Some(refusal) = state.refusal.as_ref().filter(is_decided) else { return Ok(()) };
         let mut before = request.status.iter().flat_map(|status| &status.conditions);
         let is_reported =
             before.any(|one| one.type_ == UP_TO_DATE && one.reason.parse() == Ok(refusal.reason));
@@ -119,21 +167,54 @@ impl SelfService {
         Ok(())
     }
 
-    fn next_delay(&self, state: &RequestState<'_>) -> Duration {
-        let rotation = state.kubeconfig.as_ref().ok().map(until_rotation);
-        // A namespace may get a label, an instance type may be created, and a quarantine may end. Approvals and changes of
-        // the quota trigger a reconcile.
-        let waits_for_event = |fault: &Fault| {
-            matches!(
-                fault.reason,
-                ConditionReason::WaitingForApproval | ConditionReason::ApprovalDenied
-            )
+    /// Returns the delay before the next reconcile. A refused spec, or a kubeconfig that cannot be issued, is retried with a delay
+    /// that grows with the time since the fault occurred, up to the resync. Plans and changes of objects trigger earlier reconciles.
+    fn next_delay(&self, request: &TenantRequest, state: &RequestState<'_>) -> Duration {
+        let issued = state.kubeconfig.as_ref().ok().or(state.issued.as_ref());
+        let rotation = issued.map(|issued| until_rotation(issued).max(MIN_DELAY));
+        let now = now_in_seconds();
+        let retry = |is_faulty: bool, type_: &str| {
+            let elapsed = time_since_transition(request, type_, &now);
+            is_faulty.then(|| elapsed.max(RETRY_DELAY))
         };
-        let is_retried = state.refusal.as_ref().is_some_and(|fault| !waits_for_event(fault))
-            || (state.grant.is_some() && state.kubeconfig.is_err());
-        let retry = is_retried.then_some(RETRY_DELAY);
-        [rotation, retry].into_iter().flatten().fold(self.context.resync, Duration::min)
+        let refused = retry(state.refusal.is_some(), UP_TO_DATE);
+        let failed = retry(state.grant.is_some() && state.kubeconfig.is_err(), KUBECONFIG_READY);
+        [rotation, refused, failed].into_iter().flatten().fold(self.context.resync, Duration::min)
     }
+}
+
+/// Result of the steps after the grant.
+struct AccessResult {
+    /// Result for the TenantCluster.
+    tenant: Result<String, Fault>,
+    /// Result for the kubeconfig.
+    kubeconfig: Result<IssuedKubeconfig, Fault>,
+    /// Kubeconfig that stays valid if the result is a fault.
+    issued: Option<IssuedKubeconfig>,
+    /// Error after which the reconcile is retried.
+    failure: Option<ReconcileFailure>,
+}
+
+/// Returns a failed request as a fault for the status, and its error if a retry may succeed. A request that the API server refuses
+/// regardless of retries is only a fault.
+fn without_failure<T>(
+    result: Result<Result<T, Fault>, ReconcileFailure>,
+) -> (Result<T, Fault>, Option<ReconcileFailure>) {
+    let failure = match result {
+        Ok(result) => return (result, None),
+        Err(failure) => failure,
+    };
+    let request = match &failure {
+        ReconcileFailure::RequestFailed(request, error) => {
+            match refused(error, &format!("`{request}`")) {
+                Some(fault) => return (Err(fault), None),
+                None => request,
+            }
+        }
+        ReconcileFailure::PrerequisiteNotMet(message) => message,
+    };
+    let message = format!("{request}: failed, and is retried");
+    (Err(Fault::new(ConditionReason::ApplyFailed, message)), Some(failure))
 }
 
 /// Returns the time until the token of a kubeconfig is replaced.

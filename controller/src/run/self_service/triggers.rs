@@ -1,13 +1,13 @@
 //! Triggers reconciles of requests and quotas after changes.
 
 use berth_api::names::TENANT_REQUEST_ANNOTATION;
-use berth_api::{InfraConfig, TenantCluster, TenantQuota, TenantRequest};
+use berth_api::{InfraConfig, TenantCluster, TenantGrant, TenantQuota, TenantRequest};
 use berth_runtime::watch::Change;
-use futures::channel::mpsc::UnboundedSender;
 use kube::ResourceExt as _;
 use kube::runtime::reflector::ObjectRef;
 use tokio::sync::mpsc::UnboundedReceiver;
 
+use super::service::SelfService;
 use crate::run::context::Context;
 
 /// Changes of the kinds on which grants and tenants depend.
@@ -24,6 +24,14 @@ enum Affected {
     Nothing,
     All,
     Request(ObjectRef<TenantRequest>),
+    /// The quotas that have granted or planned the request with this UID, which was deleted.
+    QuotasOf(String),
+    /// Requests whose grants have changed. `is_replanned` is true if the quota may have resources for others.
+    Grants {
+        quota: ObjectRef<TenantQuota>,
+        requests: Vec<ObjectRef<TenantRequest>>,
+        is_replanned: bool,
+    },
 }
 
 impl Changes {
@@ -37,28 +45,30 @@ impl Changes {
     }
 
     /// Triggers reconciles until the watches end, which happens only if the program is ending.
-    pub(super) async fn trigger_reconciles(
-        mut self,
-        context: &Context,
-        requests: UnboundedSender<ObjectRef<TenantRequest>>,
-        quotas: UnboundedSender<ObjectRef<TenantQuota>>,
-    ) {
+    pub(super) async fn trigger_reconciles(mut self, service: &SelfService) {
         let mut affected = Affected::All;
         loop {
             match affected {
                 Affected::Nothing => {}
                 Affected::All => {
-                    for quota in context.tenant_quotas.all() {
-                        let reference = ObjectRef::from_obj(quota.as_ref());
-                        quotas.unbounded_send(reference).unwrap_or_default();
+                    for quota in service.context.tenant_quotas.all() {
+                        service.trigger_quota(ObjectRef::from_obj(quota.as_ref()));
                     }
-                    for request in context.tenant_requests.all() {
-                        let reference = ObjectRef::from_obj(request.as_ref());
-                        requests.unbounded_send(reference).unwrap_or_default();
+                    for request in service.context.tenant_requests.all() {
+                        service.trigger_request(ObjectRef::from_obj(request.as_ref()));
                     }
                 }
-                Affected::Request(reference) => {
-                    requests.unbounded_send(reference).unwrap_or_default();
+                Affected::Request(reference) => service.trigger_request(reference),
+                Affected::QuotasOf(uid) => {
+                    for quota in service.quotas_of(&uid) {
+                        service.trigger_quota(ObjectRef::from_obj(quota.as_ref()));
+                    }
+                }
+                Affected::Grants { quota, requests, is_replanned } => {
+                    if is_replanned {
+                        service.trigger_quota(quota);
+                    }
+                    requests.into_iter().for_each(|reference| service.trigger_request(reference));
                 }
             }
             affected = tokio::select! {
@@ -72,24 +82,42 @@ impl Changes {
     }
 }
 
-/// A deleted request may leave resources to others. Other changes affect only the request.
+/// A deleted request may leave resources to others, or a grant without a request. Other changes affect only the request.
 fn affected_by_request(change: Change<TenantRequest>) -> Affected {
     match change {
         Change::Object(_, Some(request)) => {
             Affected::Request(ObjectRef::from_obj(request.as_ref()))
         }
-        Change::Object(_, None) | Change::Relisted => Affected::All,
+        Change::Object(Some(before), None) => Affected::QuotasOf(before.uid().unwrap_or_default()),
+        Change::Object(None, None) => Affected::Nothing,
+        Change::Relisted => Affected::All,
     }
 }
 
 fn affected_by_quota(change: &Change<TenantQuota>) -> Affected {
-    match change {
-        Change::Object(Some(before), Some(after))
-            if before.spec == after.spec && before.grants() == after.grants() =>
-        {
-            Affected::Nothing
-        }
-        Change::Object(..) | Change::Relisted => Affected::All,
+    let (before, after) = match change {
+        Change::Object(Some(before), Some(after)) if before.spec == after.spec => (before, after),
+        Change::Object(..) | Change::Relisted => return Affected::All,
+    };
+    let differing = |some: &TenantQuota, others: &TenantQuota| -> Vec<TenantGrant> {
+        let is_new = |grant: &&TenantGrant| !others.grants().contains(grant);
+        some.grants().iter().filter(is_new).cloned().collect()
+    };
+    // Each grant of `removed` was removed or changed, and each of `added` was added or changed.
+    let (removed, added) = (differing(before, after), differing(after, before));
+    if removed.is_empty() && added.is_empty() {
+        return Affected::Nothing;
+    }
+    let reference = |grant: &TenantGrant| -> ObjectRef<TenantRequest> {
+        ObjectRef::new(&grant.name).within(&grant.namespace)
+    };
+    let mut requests: Vec<ObjectRef<TenantRequest>> = added.iter().map(reference).collect();
+    let is_changed = |grant: &&TenantGrant| added.iter().any(|one| one.uid == grant.uid);
+    requests.extend(removed.iter().filter(|grant| !is_changed(grant)).map(reference));
+    Affected::Grants {
+        quota: ObjectRef::from_obj(after.as_ref()),
+        requests,
+        is_replanned: !removed.is_empty(),
     }
 }
 
@@ -136,5 +164,37 @@ mod tests {
         assert_eq!(affected_by_tenant(tenant(json!({}))), Affected::Nothing);
         let malformed = json!({TENANT_REQUEST_ANNOTATION: "shop"});
         assert_eq!(affected_by_tenant(tenant(malformed)), Affected::Nothing);
+    }
+    #[test]
+    fn a_quota_triggers_the_requests_whose_grants_changed() {
+        let quota = |grants: serde_json::Value| -> Option<Arc<TenantQuota>> {
+            let object = json!({
+                "apiVersion": "berth.dev/v1alpha1", "kind": "TenantQuota", "metadata": {"name": "q"},
+                "spec": {"limits": {"tenants": 9, "machines": 9}}, "status": {"grants": grants},
+            });
+            Some(Arc::new(serde_json::from_value(object).unwrap()))
+        };
+        let grant = |name: &str, generation: i64| {
+            json!({
+                "uid": name, "namespace": "team-a", "name": name, "tenant": name, "generation": generation,
+                "resources": {"machines": {"count": 1, "flavors": ["small"]}},
+                "amounts": serde_json::to_value(berth_api::QuotaAmounts::default()).unwrap(),
+            })
+        };
+        let affected = |before: serde_json::Value, after: serde_json::Value| match affected_by_quota(
+            &Change::Object(quota(before), quota(after)),
+        ) {
+            Affected::Grants { requests, is_replanned, .. } => {
+                let names: Vec<String> = requests.into_iter().map(|one| one.name).collect();
+                Some((names.join(" "), is_replanned))
+            }
+            _ => None,
+        };
+        let (a, b) = (grant("a", 1), grant("b", 1));
+        assert_eq!(affected(json!([a]), json!([a])), None);
+        assert_eq!(affected(json!([a]), json!([a, b])), Some(("b".to_owned(), false)));
+        assert_eq!(affected(json!([a, b]), json!([b])), Some(("a".to_owned(), true)));
+        let changed = grant("b", 2);
+        assert_eq!(affected(json!([a, b]), json!([a, changed])), Some(("b".to_owned(), true)));
     }
 }
