@@ -20,7 +20,7 @@ use crate::run::clock::now_in_seconds;
 use crate::run::reconcile::ReconcileFailure;
 use crate::self_service::assignment::{NamespaceLabels, assigned_quota};
 use crate::self_service::objects::{recorded_grant, request_uid};
-use crate::self_service::plan::{PlanFacts, plan_quota};
+use crate::self_service::plan::{PlanFacts, QuotaPlan, plan_quota};
 use crate::self_service::status::{last_refusal, quota_status};
 use crate::tenants::fault::Fault;
 
@@ -183,8 +183,6 @@ impl SelfService {
             assigned.is_ok_and(|assigned| assigned.uid() == quota.uid())
         });
         let CurrentGrants { grants, orphans } = self.current_grants(quota, &requests).await?;
-        // A request without the finalizer may be deleted before its grant is written, which nothing would release.
-        requests.retain(|one| has_finalizer(one));
         let sizes = self.read_sizes(quota, &requests).await?;
         let names_in_use = self.names_in_use(quotas, &requests);
         let config = self.context.config();
@@ -194,9 +192,13 @@ impl SelfService {
             pools: &config.spec.address_pools,
             names_in_use: &names_in_use,
         };
-        let plan = plan_quota(quota, grants, &requests, facts);
+        let mut plan = plan_quota(quota, grants, &requests, facts);
+        let is_complete = self.ensure_finalizers(quota, &mut plan, &mut requests).await;
         self.write_grants(quota, plan.grants.clone(), &orphans).await?;
         let repetitions = self.record_plan(&quota.name_any(), &plan, &requests);
+        if !is_complete {
+            return Ok(MIN_PLAN_INTERVAL);
+        }
         if !orphans.is_empty() {
             return Ok(ORPHAN_DELAY);
         }
@@ -212,6 +214,40 @@ impl SelfService {
         }
         let delay = REPLAN_DELAY.saturating_mul(2_u32.saturating_pow(repetitions));
         Ok(delay.min(self.context.resync))
+    }
+
+    /// Ensures the finalizers of granted requests: a request without it may be deleted before its grant is written, which nothing
+    /// would release. A request whose finalizer cannot be written now is removed from the plan. Returns true if there is none.
+    async fn ensure_finalizers(
+        &self,
+        quota: &TenantQuota,
+        plan: &mut QuotaPlan,
+        requests: &mut Vec<Arc<TenantRequest>>,
+    ) -> bool {
+        let mut missing = BTreeSet::new();
+        for request in requests.iter().filter(|one| plan.grant_of(one).is_some()) {
+            if request.metadata.deletion_timestamp.is_some() || has_finalizer(request) {
+                continue;
+            }
+            let uid = request.uid().unwrap_or_default();
+            let has_finalizer = match self.ensure_finalizer(request).await {
+                Ok(has_finalizer) => has_finalizer,
+                // The reconcile of the request may have written it at the same time.
+                Err(error) => {
+                    tracing::debug!(request = %uid, %error, "failed to add the finalizer of a request");
+                    false
+                }
+            };
+            // An earlier grant stays, because the tenant exists.
+            let is_new = quota.grants().iter().all(|grant| grant.uid != uid);
+            if !has_finalizer && is_new {
+                missing.insert(uid);
+            }
+        }
+        let is_missing = |uid: Option<&String>| uid.is_some_and(|uid| missing.contains(uid));
+        plan.grants.retain(|grant| !is_missing(Some(&grant.uid)));
+        requests.retain(|request| !is_missing(request.metadata.uid.as_ref()));
+        missing.is_empty()
     }
 
     /// Returns the grants in the status of a quota, without those of which neither the request nor the tenant exists, and with
