@@ -6,6 +6,10 @@ use berth_api::{
 
 use crate::tenants::fault::Fault;
 
+/// Largest size of volumes. The API server stores a larger quantity as another number, so that the ResourceQuota would be applied
+/// again in each reconcile.
+const MAX_STORAGE: u64 = i64::MAX.unsigned_abs();
+
 /// An amount that would exceed its limit.
 struct Excess {
     name: &'static str,
@@ -111,6 +115,11 @@ pub fn check_values(
     let mut flavors = resources.machines.flavors.iter();
     if let Some(flavor) = flavors.find(|one| !limits.flavors.contains(*one)) {
         return refuse("machines.flavors", flavor, "flavors");
+    }
+    if let Some(storage) = resources.storage.as_ref().filter(|one| one.size.0 > MAX_STORAGE) {
+        let message =
+            format!("storage.size: {} is more than a ResourceQuota can limit", storage.size);
+        return Err(Fault::new(ConditionReason::InvalidSpec, message));
     }
     let mut classes = resources.storage.iter().flat_map(|storage| &storage.classes);
     if let Some(class) = classes.find(|one| !limits.storage_classes.contains(*one)) {

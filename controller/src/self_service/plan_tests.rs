@@ -369,3 +369,19 @@ fn a_namespace_has_a_limited_number_of_undecided_requests() {
     assert_eq!(reason(&format!("r{:02}", limit + 1)), ConditionReason::TooManyRequests);
     assert_eq!(reason("other"), ConditionReason::QuotaExceeded);
 }
+
+#[test]
+fn storage_beyond_the_largest_quantity_is_refused() {
+    let plan = |size: &str| {
+        let spec = json!({"storage": {"size": size, "classes": ["fast"]}});
+        let all = [Arc::new(request("a", 0, spec))];
+        let (namespaces, sizes, names) = (NamespaceLabels::new(), sizes(), BTreeMap::new());
+        let facts =
+            PlanFacts { namespaces: &namespaces, sizes: &sizes, pools: &[], names_in_use: &names };
+        plan_quota(&quota(json!({})), Vec::new(), &all, facts)
+    };
+    assert_eq!(plan("7Ei").refusals, BTreeMap::new());
+    let refused = plan("8Ei").refusals;
+    assert_eq!(refused["uid-a"].reason, ConditionReason::InvalidSpec);
+    assert!(refused["uid-a"].message.contains("storage.size: 8Ei"), "{}", refused["uid-a"].message);
+}
