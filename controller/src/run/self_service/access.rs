@@ -22,6 +22,7 @@ use crate::self_service::objects::{
 };
 use crate::tenants::fault::Fault;
 use crate::tenants::objects::csi_access::CSI_NAME;
+use crate::tenants::objects::is_built_in_preference;
 
 /// Maximum number of preferences that are copied from the shared namespace.
 const MAX_PREFERENCES: u32 = 64;
@@ -179,7 +180,9 @@ impl SelfService {
                 return Err(ReconcileFailure::with_request(request)(error));
             }
         };
-        for preference in preferences {
+        // The reconciler of tenants creates the preference with this name.
+        let is_shared = |one: &DynamicObject| !is_built_in_preference(&one.name_any());
+        for preference in preferences.into_iter().filter(is_shared) {
             let name = preference.name_any();
             self.ensure_copy(kind, grant, &shared, &name, &spec_of(&preference)).await?;
         }

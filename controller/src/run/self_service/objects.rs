@@ -1,9 +1,9 @@
 //! Reads, applies and deletes single objects of requested tenants.
 
-use berth_api::names::CONTROLLER_FIELD_MANAGER;
+use berth_api::names::{CONTROLLER_FIELD_MANAGER, TENANT_LABEL};
 use berth_runtime::call::with_timeout;
-use kube::Api;
 use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams};
+use kube::{Api, ResourceExt as _};
 use serde_json::Value;
 
 use super::service::SelfService;
@@ -45,7 +45,8 @@ impl SelfService {
         let found = found.map_err(ReconcileFailure::with_request(describe("get")))?;
         if let Some(actual) = found {
             let value = serde_json::to_value(&actual).unwrap_or_default();
-            if !object_differs(desired, &value) {
+            // An object with the label of a tenant belongs to the reconciler of tenants.
+            if actual.labels().contains_key(TENANT_LABEL) || !object_differs(desired, &value) {
                 return Ok(actual);
             }
         }

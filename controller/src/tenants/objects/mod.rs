@@ -15,7 +15,7 @@ pub mod policies;
 mod workload_policies;
 
 pub use desired_object::{DesiredObject, add_content_hash, differs};
-pub use instancetypes::{built_in_instancetype, instancetype_objects};
+pub use instancetypes::{built_in_instancetype, instancetype_objects, is_built_in_preference};
 pub use kind::ObjectKind;
 pub use load_balancer_pool::load_balancer_pool_objects;
 pub use machine_access::{access_service, access_service_name, with_node_ports};
