@@ -114,6 +114,8 @@ fn request_within_the_quota_is_granted(bed: &Bed) {
         hard,
         json!({
             "count/virtualmachines.kubevirt.io": "3", "requests.storage": "100Gi",
+            "count/datavolumes.cdi.kubevirt.io": "260", "count/machinedeployments.cluster.k8s.io": "53",
+            "count/secrets": "112", "persistentvolumeclaims": "260", "pods": "74",
             "slow.storageclass.storage.k8s.io/requests.storage": "0",
         })
     );

@@ -103,14 +103,29 @@ pub fn role_binding(tenant: &str, role: &str) -> Value {
     object("rbac.authorization.k8s.io/v1", "RoleBinding", tenant, role, content)
 }
 
-/// Returns the ResourceQuota of the tenant's namespace: the number of machines, and the size of volumes in total and of each
-/// storage class of the cluster that is not granted.
+/// Numbers of objects in a tenant's namespace, as the key of a ResourceQuota, the number for each machine, and a number for the
+/// tenant's other objects. They are far above what a tenant needs, and protect the API server: a launcher pod and a migration, an
+/// importer and a hotplug pod; disks, and the temporary volumes of CDI.
+const OBJECT_COUNTS: [(&str, u64, u64); 5] = [
+    ("pods", 8, 50),
+    ("persistentvolumeclaims", 20, 200),
+    ("count/datavolumes.cdi.kubevirt.io", 20, 200),
+    ("count/secrets", 4, 100),
+    ("count/machinedeployments.cluster.k8s.io", 1, 50),
+];
+
+/// Returns the ResourceQuota of the tenant's namespace: the numbers of machines and of other objects, and the size of volumes in
+/// total and of each storage class of the cluster that is not granted.
 #[must_use]
 pub fn resource_quota(grant: &TenantGrant, storage_classes: &[String]) -> Value {
     let storage = grant.resources.storage.clone().unwrap_or_default();
     let mut hard = Map::new();
-    let machines = grant.resources.machines.count.to_string();
-    hard.insert("count/virtualmachines.kubevirt.io".to_owned(), machines.into());
+    let machines = grant.resources.machines.count;
+    hard.insert("count/virtualmachines.kubevirt.io".to_owned(), machines.to_string().into());
+    for (key, for_each_machine, for_tenant) in OBJECT_COUNTS {
+        let count = u64::from(machines).saturating_mul(for_each_machine).saturating_add(for_tenant);
+        hard.insert(key.to_owned(), count.to_string().into());
+    }
     hard.insert("requests.storage".to_owned(), storage.size.to_string().into());
     for class in storage_classes.iter().filter(|one| !storage.classes.contains(*one)) {
         let key = format!("{class}.storageclass.storage.k8s.io/requests.storage");
@@ -236,6 +251,11 @@ mod tests {
             quota["spec"]["hard"],
             json!({
                 "count/virtualmachines.kubevirt.io": "3",
+                "count/datavolumes.cdi.kubevirt.io": "260",
+                "count/machinedeployments.cluster.k8s.io": "53",
+                "count/secrets": "112",
+                "persistentvolumeclaims": "260",
+                "pods": "74",
                 "requests.storage": "100Gi",
                 "slow.storageclass.storage.k8s.io/requests.storage": "0",
             })
