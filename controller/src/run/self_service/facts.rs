@@ -123,6 +123,9 @@ impl SelfService {
             let vlans = vlans.iter().map(|claim| claim.spec.tenant.clone());
             vlans.chain(prefixes.iter().map(|claim| claim.spec.tenant.clone())).collect()
         };
+        let config = self.context.config();
+        let devices = config.spec.host_devices.iter().flat_map(|devices| &devices.allowed);
+        let reserved: BTreeSet<&String> = devices.flat_map(|device| &device.tenants).collect();
         let mut all = BTreeMap::new();
         for request in requests {
             let (uid, name) = (request.uid().unwrap_or_default(), request.tenant_name());
@@ -134,6 +137,10 @@ impl SelfService {
                 Some(_) => "another TenantCluster has it",
                 None if unknown.contains(name) => "another TenantCluster has it",
                 None if quotas.iter().any(is_other_grant) => "another TenantRequest has it",
+                // A tenant of this name would get the devices that an administrator has allowed for another.
+                None if reserved.contains(&name.to_owned()) => {
+                    "spec.hostDevices.allowed of the InfraConfig has it"
+                }
                 // A tenant of the same name would get the VLAN and the prefix of the deleted one at once.
                 None if claimed.contains(name) => {
                     "the VLAN or the prefix of a deleted tenant of this name is in quarantine"

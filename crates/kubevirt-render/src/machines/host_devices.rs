@@ -1,5 +1,6 @@
 //! Renders GPUs and other PCI devices of hosts: devices of device plugin resources that the InfraConfig allows.
 
+use berth_api::names::TENANT_REQUEST_UID_ANNOTATION;
 use berth_api::{AllowedDevice, EvictionStrategy, excerpt};
 use serde_json::{Value, json};
 
@@ -43,10 +44,17 @@ impl MachineRenderer<'_> {
     /// Returns the resources that the InfraConfig allows for the machine.
     fn allowed_devices(&self) -> Vec<&str> {
         let tenant = self.tenant.and_then(|tenant| tenant.metadata.name.as_deref());
+        // A user determines the existence of a requested tenant, and an administrator its devices: an entry for all machines is
+        // not for requested tenants.
+        let is_requested = self.tenant.is_some_and(|tenant| {
+            let annotations = tenant.metadata.annotations.as_ref();
+            annotations.is_some_and(|all| all.contains_key(TENANT_REQUEST_UID_ANNOTATION))
+        });
         let host_devices = self.context.config.host_devices.as_ref();
         let all = host_devices.map(|devices| devices.allowed.as_slice()).unwrap_or_default();
         all.iter()
             .filter(|one: &&AllowedDevice| one.is_allowed_for(tenant))
+            .filter(|one| !is_requested || !one.tenants.is_empty())
             .map(|one| one.resource_name.as_str())
             .collect()
     }
