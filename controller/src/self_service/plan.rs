@@ -188,10 +188,19 @@ fn check_immutable(granted: &TenantGrant, request: &TenantRequest) -> Result<(),
     let network = |resources: &berth_api::TenantResources| {
         resources.network.as_ref().map(|network| network.name.clone())
     };
+    let pools = |resources: &berth_api::TenantResources| {
+        let pool = |prefix: &Option<berth_api::RequestedPrefix>| {
+            prefix.as_ref().map(|prefix| prefix.pool.clone())
+        };
+        resources.network.as_ref().map(|network| (pool(&network.ipv4), pool(&network.ipv6)))
+    };
     let field = if granted.tenant != request.tenant_name() {
         "tenantName"
     } else if network(&granted.resources) != network(&request.spec.resources()) {
         "network.name"
+    } else if pools(&granted.resources) != pools(&request.spec.resources()) {
+        // Each change would occupy a prefix of another pool, and the old prefix stays in quarantine.
+        "network.ipv4.pool or network.ipv6.pool"
     } else {
         return Ok(());
     };

@@ -385,3 +385,18 @@ fn storage_beyond_the_largest_quantity_is_refused() {
     assert_eq!(refused["uid-a"].reason, ConditionReason::InvalidSpec);
     assert!(refused["uid-a"].message.contains("storage.size: 8Ei"), "{}", refused["uid-a"].message);
 }
+
+#[test]
+fn pools_of_a_grant_cannot_be_changed() {
+    let quota = quota(json!({}));
+    let network = |pool: &str| json!({"network": {"name": "trunk", "ipv4": {"pool": pool}}});
+    let granted = plan(&quota, Vec::new(), &[request("a", 0, network("corp"))]).grants;
+    assert_eq!(granted.len(), 1);
+    for spec in [network("other"), json!({"network": {"name": "trunk"}})] {
+        let mut edited = request("a", 0, spec);
+        edited.metadata.generation = Some(2);
+        let plan = plan(&quota, granted.clone(), &[edited]);
+        assert_eq!(plan.grants, granted);
+        assert_eq!(reason(&plan, "a"), Some(ConditionReason::InvalidSpec));
+    }
+}

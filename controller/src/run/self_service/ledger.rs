@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_api::{ConditionReason, TenantGrant, TenantQuota, TenantRequest};
+use berth_api::{ConditionReason, QuotaAmounts, TenantGrant, TenantQuota, TenantRequest};
 use berth_runtime::call::with_timeout;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt as _};
@@ -127,11 +127,13 @@ impl SelfService {
         }
         let _ledger = self.ledger.lock().await;
         for quota in self.read_quotas().await? {
-            let mut grants = quota.grants().to_vec();
-            grants.retain(|grant| grant.uid != uid);
-            if grants.len() < quota.grants().len() {
-                self.write_grants(&quota, grants, &[]).await?;
+            if !quota.grants().iter().any(|grant| grant.uid == uid) {
+                continue;
             }
+            let (own, mut grants): (Vec<_>, Vec<_>) =
+                quota.grants().iter().cloned().partition(|grant| grant.uid == uid);
+            grants.extend(own.iter().filter_map(|grant| self.quarantined_grant(&quota, grant)));
+            self.write_grants(&quota, grants, &[]).await?;
         }
         Ok(())
     }
@@ -282,6 +284,10 @@ impl SelfService {
                     }
                 }
                 GrantState::Invalid => {
+                    if let Some(quarantined) = self.quarantined_grant(quota, grant) {
+                        grants.push(quarantined);
+                        continue;
+                    }
                     let quota = quota.name_any();
                     tracing::info!(%quota, tenant = %grant.tenant, request = %grant.uid, "removed an orphaned grant");
                 }
@@ -308,6 +314,21 @@ impl SelfService {
             "TenantRequest {namespace}/{name} of tenant {tenant} does not exist, and its tenant is deleted: {}",
             progress.message
         )))
+    }
+
+    /// Returns a grant that counts only the network of a deleted tenant, while its VLAN or prefix is in quarantine: otherwise
+    /// requests that are deleted and created again would occupy all VLANs and prefixes. Without a limit of networks, none counts.
+    fn quarantined_grant(&self, quota: &TenantQuota, grant: &TenantGrant) -> Option<TenantGrant> {
+        quota.spec.limits.networks.filter(|_| grant.amounts.networks > 0)?;
+        let vlans = self.context.vlan_claims.all();
+        let prefixes = self.context.prefix_claims.all();
+        let has_claim = vlans.iter().any(|claim| claim.spec.tenant == grant.tenant)
+            || prefixes.iter().any(|claim| claim.spec.tenant == grant.tenant);
+        let networks = grant.amounts.networks;
+        has_claim.then(|| TenantGrant {
+            amounts: QuotaAmounts { networks, ..QuotaAmounts::default() },
+            ..grant.clone()
+        })
     }
 
     async fn grant_state(
