@@ -46,7 +46,7 @@ impl SelfService {
             && issued.server_hash == server_hash
             && issued.key == key
             && Timestamp::now() < rotation_time(&issued)
-            && self.has_kubeconfig(&namespace, &key).await?
+            && self.read_secret(&namespace).await?.is_some_and(|one| owns_key(&one, tenant, &key))
         {
             return Ok(Ok(issued));
         }
@@ -83,7 +83,9 @@ impl SelfService {
         namespace: &str,
         tenant: &str,
     ) -> Result<(), ReconcileFailure> {
-        if !self.has_kubeconfig(namespace, &kubeconfig_key(tenant)).await? {
+        let key = kubeconfig_key(tenant);
+        let data = self.read_secret(namespace).await?.and_then(|secret| secret.data);
+        if !data.is_some_and(|data| data.contains_key(&key)) {
             return Ok(());
         }
         match self.apply_secret(namespace, tenant, &json!({})).await {
@@ -98,12 +100,11 @@ impl SelfService {
         }
     }
 
-    async fn has_kubeconfig(&self, namespace: &str, key: &str) -> Result<bool, ReconcileFailure> {
+    async fn read_secret(&self, namespace: &str) -> Result<Option<Secret>, ReconcileFailure> {
         let api: Api<Secret> = Api::namespaced(self.context.client.clone(), namespace);
         let found = with_timeout(api.get_opt(KUBECONFIGS_SECRET)).await;
         let request = format!("get Secret {namespace}/{KUBECONFIGS_SECRET}");
-        let found = found.map_err(ReconcileFailure::with_request(request))?;
-        Ok(found.and_then(|secret| secret.data).is_some_and(|data| data.contains_key(key)))
+        found.map_err(ReconcileFailure::with_request(request))
     }
 
     /// Applies the part of the Secret that belongs to a tenant. Each tenant has a field manager of its own, so that an apply for
@@ -115,7 +116,7 @@ impl SelfService {
         data: &Value,
     ) -> Result<(), CallError> {
         let api: Api<Secret> = Api::namespaced(self.context.client.clone(), namespace);
-        let params = PatchParams::apply(&format!("{TENANT_USER}-{tenant}")).force();
+        let params = PatchParams::apply(&field_manager(tenant)).force();
         let body = json!({
             "apiVersion": "v1",
             "kind": "Secret",
@@ -187,6 +188,23 @@ impl SelfService {
     }
 }
 
+/// Returns the field manager of the kubeconfig of a tenant.
+fn field_manager(tenant: &str) -> String {
+    format!("{TENANT_USER}-{tenant}")
+}
+
+/// Returns true if a key of the Secret has the value that the controller has written for a tenant. The API server removes a field
+/// from a manager when another client changes its value.
+fn owns_key(secret: &Secret, tenant: &str, key: &str) -> bool {
+    let manager = field_manager(tenant);
+    let entries = secret.metadata.managed_fields.iter().flatten();
+    let own = entries.filter(|entry| entry.manager.as_deref() == Some(manager.as_str()));
+    let field = format!("f:{key}");
+    let mut fields = own.filter_map(|entry| entry.fields_v1.as_ref());
+    fields.any(|fields| fields.0.get("f:data").is_some_and(|data| data.get(&field).is_some()))
+        && secret.data.as_ref().is_some_and(|data| data.contains_key(key))
+}
+
 /// Returns a hash that changes if an issued kubeconfig is no longer valid.
 fn hash_server(server: &ApiServer, account_uid: &str) -> String {
     let mut hasher = DefaultHasher::new();
@@ -205,4 +223,31 @@ fn refused_secret(error: &CallError, namespace: &str) -> Option<Fault> {
         );
         Fault::new(ConditionReason::ApplyFailed, message)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_of_another_client_is_replaced() {
+        let secret = |manager: &str| -> Secret {
+            serde_json::from_value(json!({
+                "apiVersion": "v1", "kind": "Secret",
+                "metadata": {
+                    "name": "berth-kubeconfigs", "namespace": "team-a",
+                    "managedFields": [{
+                        "manager": manager, "operation": "Apply", "apiVersion": "v1", "fieldsType": "FieldsV1",
+                        "fieldsV1": {"f:data": {"f:shop.kubeconfig": {}}},
+                    }],
+                },
+                "data": {"shop.kubeconfig": "eA=="},
+            }))
+            .unwrap()
+        };
+        assert!(owns_key(&secret("berth-tenant-user-shop"), "shop", "shop.kubeconfig"));
+        assert!(!owns_key(&secret("kubectl-edit"), "shop", "shop.kubeconfig"));
+        assert!(!owns_key(&secret("berth-tenant-user-bank"), "shop", "shop.kubeconfig"));
+        assert!(!owns_key(&secret("berth-tenant-user-shop"), "shop", "bank.kubeconfig"));
+    }
 }
