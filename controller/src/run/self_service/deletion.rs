@@ -11,7 +11,7 @@ use kube::api::{DeleteParams, DynamicObject, Patch, Preconditions};
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
 
-use super::reconcile::until_rotation;
+use super::issue::until_rotation;
 use super::service::SelfService;
 use super::tenant::TenantNamespace;
 use crate::run::api_requests::patch_params;

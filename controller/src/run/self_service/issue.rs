@@ -2,6 +2,7 @@
 //! request's namespace. No message has the token: the API server's message about the Secret is reduced to its reason.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::time::Duration;
 
 use berth_api::names::{KUBECONFIGS_SECRET, MANAGED_BY_LABEL, TENANT_USER};
 use berth_api::{ConditionReason, IssuedKubeconfig, TenantCluster, TenantRequest, Time};
@@ -186,6 +187,12 @@ impl SelfService {
         let found = found.map_err(ReconcileFailure::with_request(request))?;
         Ok(found.and_then(|map| map.data).and_then(|mut data| data.remove(key)))
     }
+}
+
+/// Returns the time until the token of a kubeconfig is replaced.
+pub(super) fn until_rotation(issued: &IssuedKubeconfig) -> Duration {
+    let seconds = rotation_time(issued).as_second() - Timestamp::now().as_second();
+    Duration::from_secs(u64::try_from(seconds).unwrap_or_default() + 1)
 }
 
 /// Returns the field manager of the kubeconfig of a tenant.

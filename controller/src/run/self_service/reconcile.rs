@@ -5,16 +5,15 @@ use std::time::Duration;
 
 use berth_api::names::condition::{KUBECONFIG_READY, UP_TO_DATE};
 use berth_api::{ConditionReason, IssuedKubeconfig, TenantGrant, TenantQuota, TenantRequest};
-use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 
+use super::issue::until_rotation;
 use super::ledger::Decision;
 use super::service::SelfService;
 use super::tenant::refused;
 use crate::run::apply::ApplyTarget;
 use crate::run::clock::now_in_seconds;
 use crate::run::reconcile::ReconcileFailure;
-use crate::self_service::kubeconfig::rotation_time;
 use crate::self_service::objects::request_uid;
 use crate::self_service::status::{
     RequestState, request_status, request_status_differs, tenant_result, time_since_transition,
@@ -215,10 +214,4 @@ fn without_failure<T>(
     };
     let message = format!("{request}: failed, and is retried");
     (Err(Fault::new(ConditionReason::ApplyFailed, message)), Some(failure))
-}
-
-/// Returns the time until the token of a kubeconfig is replaced.
-pub(super) fn until_rotation(issued: &IssuedKubeconfig) -> Duration {
-    let seconds = rotation_time(issued).as_second() - Timestamp::now().as_second();
-    Duration::from_secs(u64::try_from(seconds).unwrap_or_default() + 1)
 }
