@@ -21,3 +21,4 @@ pub mod plan;
 #[cfg(test)]
 mod plan_tests;
 pub mod status;
+pub mod usage;

@@ -16,6 +16,10 @@ use crate::tenants::objects::{add_content_hash, differs};
 
 /// Name of the ResourceQuota in a tenant's namespace.
 pub const RESOURCE_QUOTA: &str = "berth-tenant-request";
+/// Key of the number of machines in a ResourceQuota.
+pub const MACHINE_COUNT: &str = "count/virtualmachines.kubevirt.io";
+/// Key of the size of volumes in a ResourceQuota.
+pub const STORAGE_SIZE: &str = "requests.storage";
 
 /// Grant in the annotation of a TenantCluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -121,12 +125,12 @@ pub fn resource_quota(grant: &TenantGrant, storage_classes: &[String]) -> Value 
     let storage = grant.resources.storage.clone().unwrap_or_default();
     let mut hard = Map::new();
     let machines = grant.resources.machines.count;
-    hard.insert("count/virtualmachines.kubevirt.io".to_owned(), machines.to_string().into());
+    hard.insert(MACHINE_COUNT.to_owned(), machines.to_string().into());
     for (key, for_each_machine, for_tenant) in OBJECT_COUNTS {
         let count = u64::from(machines).saturating_mul(for_each_machine).saturating_add(for_tenant);
         hard.insert(key.to_owned(), count.to_string().into());
     }
-    hard.insert("requests.storage".to_owned(), storage.size.to_string().into());
+    hard.insert(STORAGE_SIZE.to_owned(), storage.size.to_string().into());
     for class in storage_classes.iter().filter(|one| !storage.classes.contains(*one)) {
         let key = format!("{class}.storageclass.storage.k8s.io/requests.storage");
         hard.insert(key, "0".into());

@@ -3,7 +3,7 @@
 //! The grants are the list in the status of the quota. A request that is not granted yet, or whose spec has changed, is
 //! decided in the order of creation, so that of several requests for the last resources the oldest is granted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use berth_api::{
@@ -30,6 +30,8 @@ pub struct PlanFacts<'a> {
     pub pools: &'a [PrefixPool],
     /// UIDs of the requests whose tenant's name is in use, and the reason.
     pub names_in_use: &'a BTreeMap<String, Fault>,
+    /// UIDs of the requests whose machines and volumes fit their reduced grants ([`super::usage`]).
+    pub settled: &'a BTreeSet<String>,
 }
 
 /// Grants of a quota, and the reasons why specs of requests are not granted.
@@ -51,6 +53,11 @@ pub fn plan_quota(
     facts: PlanFacts<'_>,
 ) -> QuotaPlan {
     let mut plan = QuotaPlan { grants, refusals: BTreeMap::new() };
+    for grant in plan.grants.iter_mut().filter(|grant| facts.settled.contains(&grant.uid)) {
+        if let Some(amounts) = grant.reduced_amounts.take() {
+            grant.amounts = amounts;
+        }
+    }
     let mut pending: Vec<&Arc<TenantRequest>> = requests
         .iter()
         .filter(|request| request.metadata.deletion_timestamp.is_none())
@@ -136,8 +143,11 @@ fn decide(
     }
     check_approval(quota, request)?;
     let others = sum(grants.iter().filter(|one| one.uid != uid));
+    // The machines and volumes of an earlier grant may exist: otherwise a user could create them, reduce the request, and use
+    // the same resources in another tenant.
     let before = granted.map(|grant| grant.amounts).unwrap_or_default();
-    check_amounts(limits, others, before, amounts)?;
+    let counted = amounts.larger_of_each(before);
+    check_amounts(limits, others, before, counted)?;
     Ok(TenantGrant {
         uid,
         namespace,
@@ -145,7 +155,8 @@ fn decide(
         tenant: tenant.to_owned(),
         generation: request.metadata.generation.unwrap_or_default(),
         resources,
-        amounts,
+        amounts: counted,
+        reduced_amounts: (counted != amounts).then_some(amounts),
     })
 }
 

@@ -1,6 +1,6 @@
 //! Tests of the plan of a quota. The oracle adds up the grants with 128 bits.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use berth_api::{
@@ -68,15 +68,27 @@ fn plan_with(
     grants: Vec<TenantGrant>,
     requests: &[TenantRequest],
     names_in_use: &BTreeMap<String, Fault>,
+    settled: &BTreeSet<String>,
 ) -> QuotaPlan {
     let requests: Vec<Arc<TenantRequest>> = requests.iter().cloned().map(Arc::new).collect();
     let (namespaces, sizes, pools) = (NamespaceLabels::new(), sizes(), pools());
-    let facts = PlanFacts { namespaces: &namespaces, sizes: &sizes, pools: &pools, names_in_use };
+    let facts =
+        PlanFacts { namespaces: &namespaces, sizes: &sizes, pools: &pools, names_in_use, settled };
     plan_quota(quota, grants, &requests, facts)
 }
 
 fn plan(quota: &TenantQuota, grants: Vec<TenantGrant>, requests: &[TenantRequest]) -> QuotaPlan {
-    plan_with(quota, grants, requests, &BTreeMap::new())
+    plan_with(quota, grants, requests, &BTreeMap::new(), &BTreeSet::new())
+}
+
+/// Plans with machines and volumes that fit the reduced grants of all requests.
+fn plan_settled(
+    quota: &TenantQuota,
+    grants: Vec<TenantGrant>,
+    requests: &[TenantRequest],
+) -> QuotaPlan {
+    let uids = requests.iter().filter_map(|request| request.metadata.uid.clone()).collect();
+    plan_with(quota, grants, requests, &BTreeMap::new(), &uids)
 }
 
 fn names(plan: &QuotaPlan) -> Vec<&str> {
@@ -150,11 +162,52 @@ fn a_reduced_limit_takes_nothing_from_a_tenant() {
         let mut edited = request("a", 0, machines(count));
         edited.metadata.generation = Some(2);
         let plan = plan(&reduced, granted.clone(), &[edited]);
-        assert_eq!(plan.grants[0].amounts.machines, expected, "{count}");
+        assert_eq!(plan.grants[0].resources.machines.count, expected, "{count}");
     }
     let other =
         plan(&reduced, granted, &[request("a", 0, machines(10)), request("b", 1, json!({}))]);
     assert_eq!(names(&other), ["a"]);
+}
+
+/// A user creates the machines of a request, reduces the request, and requests the same resources for another tenant.
+#[test]
+fn a_reduced_request_counts_until_its_machines_are_deleted() {
+    let quota = quota(json!({"machines": 10, "storage": "10Gi"}));
+    let first = request("a", 0, machines(10));
+    let granted = plan(&quota, Vec::new(), &[first]).grants;
+    let mut reduced = request("a", 0, machines(4));
+    reduced.metadata.generation = Some(2);
+    let other = request("b", 1, machines(6));
+    let both = [reduced, other];
+    let early = plan(&quota, granted, &both);
+    assert_eq!(reason(&early, "b"), Some(ConditionReason::QuotaExceeded));
+    let grant = &early.grants[0];
+    assert_eq!((grant.generation, grant.resources.machines.count), (2, 4));
+    assert_eq!((grant.amounts.machines, grant.amounts.cpus), (10, 20));
+    assert_eq!(grant.reduced_amounts.map(|amounts| amounts.machines), Some(4));
+    let later = plan_settled(&quota, early.grants, &both);
+    assert_eq!(names(&later), ["a", "b"]);
+    let grant = &later.grants[0];
+    assert_eq!((grant.amounts.machines, grant.amounts.cpus), (4, 8));
+    assert_eq!(grant.reduced_amounts, None);
+    // The same amounts are granted again, and nothing is reduced.
+    assert_eq!(plan_settled(&quota, later.grants.clone(), &both), later);
+}
+
+/// Fewer machines of a larger instance type: the quota counts the larger value of each amount.
+#[test]
+fn each_amount_of_a_reduced_request_counts_alone() {
+    let quota = quota(json!({"hugepages": "16Gi"}));
+    let granted = plan(&quota, Vec::new(), &[request("a", 0, machines(10))]).grants;
+    let spec = json!({"machines": {"count": 4, "flavors": ["large"]}});
+    let mut edited = request("a", 0, spec);
+    edited.metadata.generation = Some(2);
+    let plan = plan(&quota, granted, &[edited]);
+    let amounts = plan.grants[0].amounts;
+    assert_eq!((amounts.machines, amounts.cpus), (10, 32));
+    assert_eq!((amounts.memory, amounts.hugepages), (Bytes(80 * GIB), Bytes(16 * GIB)));
+    let reduced = plan.grants[0].reduced_amounts.unwrap();
+    assert_eq!((reduced.machines, reduced.cpus, reduced.memory), (4, 32, Bytes(16 * GIB)));
 }
 
 #[test]
@@ -217,7 +270,7 @@ fn names_of_others_are_refused() {
     assert_eq!(names(&same), ["a"]);
     assert_eq!(reason(&same, "b"), Some(ConditionReason::TenantNameInUse));
     let used = BTreeMap::from([("uid-a".to_owned(), name_in_use("bank", "x"))]);
-    let plan = plan_with(&quota, Vec::new(), &[request("a", 0, bank)], &used);
+    let plan = plan_with(&quota, Vec::new(), &[request("a", 0, bank)], &used, &BTreeSet::new());
     assert_eq!(reason(&plan, "a"), Some(ConditionReason::TenantNameInUse));
 }
 
@@ -286,9 +339,18 @@ fn total(grants: &[TenantGrant], amount: impl Fn(&QuotaAmounts) -> u64) -> u128 
     grants.iter().map(|grant| u128::from(amount(&grant.amounts))).sum()
 }
 
+/// Records that each tenant has as many machines as its grant permits. Machines of an earlier grant stay.
+fn create_machines(created: &mut BTreeMap<String, u32>, grants: &[TenantGrant]) {
+    for grant in grants {
+        let count = created.entry(grant.uid.clone()).or_default();
+        *count = (*count).max(grant.resources.machines.count);
+    }
+}
+
 proptest! {
-    /// The sum of the grants never exceeds a limit, whatever is requested and edited in any order; a second plan of the same
-    /// input is the same; each granted or refused request has exactly one result.
+    /// The sum of the grants never exceeds a limit, whatever is requested and edited in any order; neither does the number of
+    /// machines, although users delete machines only in each second round; a second plan of the same input is the same; each
+    /// granted or refused request has exactly one result.
     #[test]
     fn grants_never_exceed_the_limits(
         limits in (0u32..8, 0u32..60, 0u32..300, 0u64..400, 0u64..100, 0u64..2000, 0u32..6),
@@ -304,7 +366,15 @@ proptest! {
         }));
         let mut requests: BTreeMap<usize, TenantRequest> = BTreeMap::new();
         let mut grants: Vec<TenantGrant> = Vec::new();
+        let mut created: BTreeMap<String, u32> = BTreeMap::new();
         for (round, edits) in (1i64..).zip(rounds) {
+            if round % 2 == 0 {
+                let delete = |grant: &TenantGrant| (grant.uid.clone(), grant.resources.machines.count);
+                created = grants.iter().map(delete).collect();
+                let all: Vec<TenantRequest> = requests.values().cloned().collect();
+                grants = plan_settled(&quota, grants, &all).grants;
+                create_machines(&mut created, &grants);
+            }
             for (index, count, flavors, size, has_network) in edits {
                 let flavors = [vec!["small"], vec!["large"], vec!["small", "large"]][flavors].clone();
                 let mut spec = json!({
@@ -323,6 +393,9 @@ proptest! {
             let planned = plan(&quota, grants.clone(), &all);
             prop_assert_eq!(&plan(&quota, planned.grants.clone(), &all), &planned);
             let granted = &planned.grants;
+            create_machines(&mut created, granted);
+            let machines: u128 = created.values().map(|count| u128::from(*count)).sum();
+            prop_assert!(machines <= u128::from(most_machines));
             prop_assert!(total(granted, |one| one.tenants.into()) <= u128::from(tenants));
             prop_assert!(total(granted, |one| one.machines.into()) <= u128::from(most_machines));
             prop_assert!(total(granted, |one| one.cpus) <= u128::from(cpus));
@@ -360,8 +433,13 @@ fn a_namespace_has_a_limited_number_of_undecided_requests() {
     let mut quota = quota(json!({}));
     quota.spec.namespaces.names.insert("team-b".to_owned());
     let (namespaces, sizes, names) = (NamespaceLabels::new(), sizes(), BTreeMap::new());
-    let facts =
-        PlanFacts { namespaces: &namespaces, sizes: &sizes, pools: &[], names_in_use: &names };
+    let facts = PlanFacts {
+        namespaces: &namespaces,
+        sizes: &sizes,
+        pools: &[],
+        names_in_use: &names,
+        settled: &BTreeSet::new(),
+    };
     let plan = plan_quota(&quota, Vec::new(), &all, facts);
     let reason = |name: &str| plan.refusals[&format!("uid-{name}")].reason;
     assert_eq!(reason(&format!("r{:02}", limit - 1)), ConditionReason::QuotaExceeded);
@@ -376,8 +454,13 @@ fn storage_beyond_the_largest_quantity_is_refused() {
         let spec = json!({"storage": {"size": size, "classes": ["fast"]}});
         let all = [Arc::new(request("a", 0, spec))];
         let (namespaces, sizes, names) = (NamespaceLabels::new(), sizes(), BTreeMap::new());
-        let facts =
-            PlanFacts { namespaces: &namespaces, sizes: &sizes, pools: &[], names_in_use: &names };
+        let facts = PlanFacts {
+            namespaces: &namespaces,
+            sizes: &sizes,
+            pools: &[],
+            names_in_use: &names,
+            settled: &BTreeSet::new(),
+        };
         plan_quota(&quota(json!({})), Vec::new(), &all, facts)
     };
     assert_eq!(plan("7Ei").refusals, BTreeMap::new());

@@ -60,7 +60,7 @@ pub fn request_status(
     };
     let up_to_date = match (state.grant, &state.refusal) {
         (_, Some(fault)) => Err(fault.clone()),
-        (Some(_), None) => Ok((ConditionReason::Granted, "the latest spec is granted".to_owned())),
+        (Some((_, grant)), None) => Ok((ConditionReason::Granted, granted_message(grant))),
         (None, None) => Err(pending()),
     };
     let tenant = state.tenant.clone().map(|message| (ConditionReason::Ready, message));
@@ -93,6 +93,17 @@ pub fn request_status(
         kubeconfig: state.kubeconfig.clone().ok().or_else(|| state.issued.clone()),
         conditions,
     }
+}
+
+fn granted_message(grant: &TenantGrant) -> String {
+    let text = match grant.reduced_amounts {
+        None => "the latest spec is granted",
+        Some(_) => {
+            "the latest spec is granted; the TenantQuota counts the amounts of an earlier spec until the machines and volumes of \
+             the tenant fit the latest one"
+        }
+    };
+    text.to_owned()
 }
 
 fn pending() -> Fault {

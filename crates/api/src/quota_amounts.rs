@@ -26,6 +26,20 @@ pub struct QuotaAmounts {
 }
 
 impl QuotaAmounts {
+    /// Returns the larger of two values for each amount.
+    #[must_use]
+    pub fn larger_of_each(self, other: Self) -> Self {
+        Self {
+            tenants: self.tenants.max(other.tenants),
+            machines: self.machines.max(other.machines),
+            cpus: self.cpus.max(other.cpus),
+            memory: Bytes(self.memory.0.max(other.memory.0)),
+            hugepages: Bytes(self.hugepages.0.max(other.hugepages.0)),
+            storage: Bytes(self.storage.0.max(other.storage.0)),
+            networks: self.networks.max(other.networks),
+        }
+    }
+
     /// Returns the sum of two amounts. A sum that does not fit becomes the maximum.
     #[must_use]
     pub fn saturating_add(self, other: Self) -> Self {

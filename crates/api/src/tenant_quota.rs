@@ -196,6 +196,10 @@ pub struct TenantGrant {
     pub resources: TenantResources,
     /// Amounts that the quota counts for the grant.
     pub amounts: QuotaAmounts,
+    /// Amounts of `resources`, if some are smaller than those of an earlier grant. The quota counts the larger ones until the
+    /// machines and volumes of the tenant fit `resources`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reduced_amounts: Option<QuotaAmounts>,
 }
 
 impl TenantQuota {

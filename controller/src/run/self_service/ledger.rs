@@ -31,6 +31,10 @@ const MIN_PLAN_INTERVAL: Duration = Duration::from_secs(1);
 const REPLAN_DELAY: Duration = Duration::from_secs(30);
 /// Delay before the next plan while the tenant of an orphaned grant is being deleted.
 const ORPHAN_DELAY: Duration = Duration::from_secs(10);
+/// Delay before the first comparison of a reduced grant with the tenant's machines. It doubles as [`REPLAN_DELAY`] does.
+const REDUCTION_DELAY: Duration = Duration::from_secs(10);
+/// Delay between the two comparisons that find that a tenant fits its reduced grant. With jitter, it is longer than a call.
+const FITTING_DELAY: Duration = Duration::from_secs(30);
 
 /// Decision about a request.
 pub(super) struct Decision {
@@ -187,12 +191,14 @@ impl SelfService {
         let CurrentGrants { grants, orphans } = self.current_grants(quota, &requests).await?;
         let sizes = self.read_sizes(quota, &requests).await?;
         let names_in_use = self.names_in_use(quotas, &requests);
+        let settled = self.settled_grants(&grants).await;
         let config = self.context.config();
         let facts = PlanFacts {
             namespaces: &namespaces,
             sizes: &sizes,
             pools: &config.spec.address_pools,
             names_in_use: &names_in_use,
+            settled: &settled,
         };
         let mut plan = plan_quota(quota, grants, &requests, facts);
         let is_complete = self.ensure_finalizers(quota, &mut plan, &mut requests).await;
@@ -211,10 +217,14 @@ impl SelfService {
                 ConditionReason::WaitingForApproval | ConditionReason::ApprovalDenied
             )
         };
-        if plan.refusals.values().all(waits_for_event) {
-            return Ok(self.context.resync);
-        }
-        let delay = REPLAN_DELAY.saturating_mul(2_u32.saturating_pow(repetitions));
+        let has_reductions = plan.grants.iter().any(|grant| grant.reduced_amounts.is_some());
+        let delay = match has_reductions {
+            true if self.reductions.is_any_fitting(&plan.grants) => return Ok(FITTING_DELAY),
+            true => REDUCTION_DELAY,
+            false if plan.refusals.values().all(waits_for_event) => return Ok(self.context.resync),
+            false => REPLAN_DELAY,
+        };
+        let delay = delay.saturating_mul(2_u32.saturating_pow(repetitions));
         Ok(delay.min(self.context.resync))
     }
 

@@ -7,10 +7,12 @@
 mod access;
 mod deletion;
 mod facts;
+mod fitting;
 mod issue;
 mod ledger;
 mod objects;
 mod reconcile;
+mod reductions;
 mod service;
 mod tenant;
 mod triggers;

@@ -9,6 +9,7 @@ use futures::channel::mpsc::UnboundedSender;
 use kube::ResourceExt as _;
 use kube::runtime::reflector::ObjectRef;
 
+use super::fitting::Reductions;
 use crate::run::context::Context;
 use crate::self_service::plan::QuotaPlan;
 use crate::tenants::fault::Fault;
@@ -22,6 +23,7 @@ pub(super) struct SelfService {
     /// Last plan of each quota. Reconciles of requests read it, so that no request causes a plan of its own. A new leader plans
     /// each quota once.
     plans: Mutex<BTreeMap<String, LastPlan>>,
+    pub(super) reductions: Reductions,
     requests: UnboundedSender<ObjectRef<TenantRequest>>,
     quotas: UnboundedSender<ObjectRef<TenantQuota>>,
 }
@@ -59,7 +61,7 @@ impl SelfService {
         quotas: UnboundedSender<ObjectRef<TenantQuota>>,
     ) -> Self {
         let (ledger, plans) = (tokio::sync::Mutex::default(), Mutex::default());
-        Self { context, ledger, plans, requests, quotas }
+        Self { context, ledger, plans, reductions: Reductions::default(), requests, quotas }
     }
 
     /// Triggers a reconcile of a request.
