@@ -20,5 +20,6 @@ pub mod objects;
 pub mod plan;
 #[cfg(test)]
 mod plan_tests;
+pub mod quarantine;
 pub mod status;
 pub mod usage;

@@ -5,6 +5,7 @@
 //! that is killed between two steps continues from the actual state.
 
 mod access;
+mod current_grants;
 mod deletion;
 mod facts;
 mod fitting;
