@@ -21,5 +21,6 @@ pub mod plan;
 #[cfg(test)]
 mod plan_tests;
 pub mod quarantine;
+pub mod reserved;
 pub mod status;
 pub mod usage;

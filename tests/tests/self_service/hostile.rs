@@ -12,6 +12,11 @@ pub(crate) fn names_of_others_are_refused(bed: &Bed) {
         "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster", "metadata": {"name": "bank"},
         "spec": {},
     }));
+    // The MachineDeployments of a namespace without a TenantCluster may refer to this tenant.
+    bed.apply(&json!({
+        "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster", "metadata": {"name": "depot"},
+        "spec": {"machineNamespaces": ["cluster-legacy"]},
+    }));
     // Another tool has created this namespace; it has no TenantCluster.
     bed.apply(&json!({
         "apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "cluster-vault"},
@@ -31,6 +36,7 @@ pub(crate) fn names_of_others_are_refused(bed: &Bed) {
         ("bank", "Granted", "False TenantNameInUse"),
         ("late", "Granted", "False TenantNameInUse"),
         ("former", "Granted", "False TenantNameInUse"),
+        ("legacy", "Granted", "False TenantNameInUse"),
         ("vault", "Ready", "False NotOwned"),
     ] {
         let name = format!("thief-{tenant}");
@@ -49,7 +55,7 @@ pub(crate) fn names_of_others_are_refused(bed: &Bed) {
     assert_eq!(bank["spec"], json!({}));
     assert!(!bed.tenants().contains(&"vault".to_owned()));
     // The deletion of a refused request deletes nothing of others.
-    for tenant in ["bank", "late", "former", "vault"] {
+    for tenant in ["bank", "late", "former", "legacy", "vault"] {
         let name = format!("thief-{tenant}");
         bed.plane.kubectl(&["delete", "tenantrequest", &name, "-n", "team-a"]).unwrap();
     }

@@ -18,13 +18,15 @@ use crate::self_service::demand::FlavorSizes;
 use crate::self_service::flavor::{FlavorSize, built_in_size, read_size};
 use crate::self_service::objects::request_uid;
 use crate::self_service::plan::name_in_use;
+use crate::self_service::reserved::reserved_names;
 use crate::tenants::fault::Fault;
 
 /// API group and version of instance types.
 pub(super) const INSTANCETYPE_API: (&str, &str) = ("instancetype.kubevirt.io", "v1beta1");
 
 impl SelfService {
-    /// Reads the labels of the namespaces of requests. Without quotas that select by labels, sends no request.
+    /// Reads the labels of the namespaces of requests whose spec is not granted. Without quotas that select by labels, sends no
+    /// request.
     pub(super) async fn read_namespaces(
         &self,
         quotas: &[Arc<TenantQuota>],
@@ -34,8 +36,17 @@ impl SelfService {
         if quotas.iter().all(|quota| quota.spec.namespaces.selector.is_none()) {
             return Ok(all);
         }
-        let names: BTreeSet<String> =
-            requests.iter().filter_map(|request| request.namespace()).collect();
+        let granted: BTreeSet<(&str, i64)> = quotas
+            .iter()
+            .flat_map(|quota| quota.grants())
+            .map(|grant| (grant.uid.as_str(), grant.generation))
+            .collect();
+        let is_granted = |request: &TenantRequest| {
+            let uid = request.metadata.uid.as_deref().unwrap_or_default();
+            granted.contains(&(uid, request.metadata.generation.unwrap_or_default()))
+        };
+        let undecided = requests.iter().filter(|request| !is_granted(request));
+        let names: BTreeSet<String> = undecided.filter_map(|request| request.namespace()).collect();
         let api: Api<Namespace> = Api::all(self.context.client.clone());
         for name in names {
             let found = with_timeout(api.get_metadata_opt(&name)).await;
@@ -123,33 +134,38 @@ impl SelfService {
             let vlans = vlans.iter().map(|claim| claim.spec.tenant.clone());
             vlans.chain(prefixes.iter().map(|claim| claim.spec.tenant.clone())).collect()
         };
-        let config = self.context.config();
-        let devices = config.spec.host_devices.iter().flat_map(|devices| &devices.allowed);
-        let reserved: BTreeSet<&String> = devices.flat_map(|device| &device.tenants).collect();
+        let mut granted: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for grant in quotas.iter().flat_map(|quota| quota.grants()) {
+            granted.entry(&grant.tenant).or_default().push(&grant.uid);
+        }
+        let mut reserved: Option<BTreeSet<String>> = None;
         let mut all = BTreeMap::new();
         for request in requests {
             let (uid, name) = (request.uid().unwrap_or_default(), request.tenant_name());
-            let is_other_grant = |quota: &Arc<TenantQuota>| {
-                quota.grants().iter().any(|grant| grant.tenant == name && grant.uid != uid)
-            };
+            let has_other_grant =
+                granted.get(name).is_some_and(|others| others.iter().any(|other| *other != uid));
             let problem = match self.context.tenants.get(name) {
                 Some(tenant) if request_uid(&tenant) == Some(uid.as_str()) => continue,
                 Some(_) => "another TenantCluster has it",
                 None if unknown.contains(name) => "another TenantCluster has it",
-                None if quotas.iter().any(is_other_grant) => "another TenantRequest has it",
-                // A tenant of this name would get the devices that an administrator has allowed for another.
-                None if reserved.contains(&name.to_owned()) => {
-                    "spec.hostDevices.allowed of the InfraConfig has it"
-                }
+                None if has_other_grant => "another TenantRequest has it",
                 // A tenant of the same name would get the VLAN and the prefix of the deleted one at once.
                 None if claimed.contains(name) => {
                     "the VLAN or the prefix of a deleted tenant of this name is in quarantine"
+                }
+                None if reserved.get_or_insert_with(|| self.reserved_names()).contains(name) => {
+                    "the InfraConfig or a TenantCluster refers to a tenant of this name or to its namespace"
                 }
                 None => continue,
             };
             all.insert(uid, name_in_use(name, problem));
         }
         all
+    }
+
+    fn reserved_names(&self) -> BTreeSet<String> {
+        let tenants = self.context.tenants.all();
+        reserved_names(&self.context.config().spec, tenants.iter().map(AsRef::as_ref))
     }
 }
 
