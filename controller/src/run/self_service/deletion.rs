@@ -157,6 +157,12 @@ impl SelfService {
             .collect()
     }
 
+    /// Returns true if the store has a TenantCluster that was created for a request.
+    pub(super) fn has_tenant(&self, request: &TenantRequest) -> bool {
+        let uid = request.metadata.uid.as_deref();
+        uid.is_some() && self.context.tenants.all().iter().any(|one| request_uid(one) == uid)
+    }
+
     /// Returns the names of the tenants for which the request may have a kubeconfig, also if its quota was deleted. The names that
     /// other requests have are left out.
     fn issued_names(&self, request: &TenantRequest) -> BTreeSet<String> {

@@ -128,8 +128,8 @@ impl SelfService {
     /// Returns the grants of a request in all quotas of the store.
     pub(super) fn known_grants(&self, uid: &str) -> Vec<TenantGrant> {
         let quotas = self.context.tenant_quotas.all();
-        let grants = quotas.iter().flat_map(|quota| quota.grants().to_vec());
-        grants.filter(|grant| grant.uid == uid).collect()
+        let grants = quotas.iter().flat_map(|quota| quota.grants());
+        grants.filter(|grant| grant.uid == uid).cloned().collect()
     }
 
     /// Reads the current version of all quotas. For a quota that cannot be parsed, its last valid version has the last known

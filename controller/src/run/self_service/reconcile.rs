@@ -34,12 +34,14 @@ impl SelfService {
         if request.metadata.deletion_timestamp.is_some() {
             return self.finalize(&request).await;
         }
-        // 1. Finalizer.
-        if !self.ensure_finalizer(&request).await? {
+        // 1. Grant.
+        let Decision { grant, refusal } = self.decide(&request).await?;
+        // 2. Finalizer. The plan adds it before a grant, and another client may have removed it. A request without a tenant has
+        // none, so that undecided requests cause fewer writes.
+        let needs_finalizer = grant.is_some() || self.has_tenant(&request);
+        if needs_finalizer && !self.ensure_finalizer(&request).await? {
             return Ok(self.context.resync);
         }
-        // 2. Grant.
-        let Decision { grant, refusal } = self.decide(&request).await?;
         // 3. and 4. TenantCluster, access and kubeconfig.
         let access = match &grant {
             Some((quota, grant)) => self.ensure_granted(&request, quota, grant).await?,
