@@ -220,13 +220,19 @@ fn a_manual_quota_needs_the_approval_of_the_current_spec() {
         request.status = serde_json::from_value(json!({ "approval": approval })).unwrap();
         plan(&quota, Vec::new(), &[request])
     };
-    let approved = json!({"decision": "Approved", "generation": 2});
+    let approved = json!({"decision": "Approved", "generation": 2, "uid": "uid-a"});
     assert_eq!(names(&with(2, approved.clone())), ["a"]);
     // The requester has edited the spec after the approval.
     let edited = with(3, approved);
     assert_eq!(names(&edited), Vec::<&str>::new());
     assert_eq!(reason(&edited, "a"), Some(ConditionReason::WaitingForApproval));
-    let denied = with(2, json!({"decision": "Denied", "generation": 2, "message": "too large"}));
+    // The requester has deleted the request that the approver has read, and created another one with its name.
+    let earlier = json!({"decision": "Approved", "generation": 2, "uid": "uid-earlier"});
+    let replaced = with(2, earlier);
+    assert_eq!(reason(&replaced, "a"), Some(ConditionReason::WaitingForApproval));
+    let denied =
+        json!({"decision": "Denied", "generation": 2, "uid": "uid-a", "message": "too large"});
+    let denied = with(2, denied);
     assert_eq!(reason(&denied, "a"), Some(ConditionReason::ApprovalDenied));
     assert!(denied.refusals["uid-a"].message.contains("too large"));
 }

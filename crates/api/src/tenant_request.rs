@@ -132,7 +132,7 @@ pub struct TenantRequestStatus {
     pub conditions: Vec<Condition>,
 }
 
-/// Decision of an approver about one generation of a request.
+/// Decision of an approver about one generation of one request.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct TenantApproval {
@@ -140,6 +140,10 @@ pub struct TenantApproval {
     pub decision: ApprovalDecision,
     /// `metadata.generation` of the request that the approver has read. The decision does not apply to a later spec.
     pub generation: i64,
+    /// `metadata.uid` of the request that the approver has read. The decision does not apply to a later request with the same
+    /// name, whose generation begins with 1 again.
+    #[schemars(length(min = 1, max = 64))]
+    pub uid: String,
     /// Reason of the decision, for the user.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
@@ -195,10 +199,14 @@ impl TenantRequest {
         name.unwrap_or_default()
     }
 
-    /// Returns the decision about the current spec; `None` if there is none, or only one about an earlier spec.
+    /// Returns the decision about the current spec; `None` if there is none, or only one about an earlier spec or an earlier
+    /// request of the same name.
     #[must_use]
     pub fn current_approval(&self) -> Option<&TenantApproval> {
         let approval = self.status.as_ref()?.approval.as_ref();
-        approval.filter(|approval| Some(approval.generation) == self.metadata.generation)
+        approval.filter(|approval| {
+            Some(approval.generation) == self.metadata.generation
+                && Some(&approval.uid) == self.metadata.uid.as_ref()
+        })
     }
 }

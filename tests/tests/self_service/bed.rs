@@ -197,7 +197,9 @@ impl Bed {
     }
 
     pub(crate) fn approve(&self, namespace: &str, name: &str, decision: &str, generation: i64) {
-        let approval = json!({"decision": decision, "generation": generation});
+        let request = self.plane.get_json(&["tenantrequest", name, "-n", namespace]).unwrap();
+        let uid = &request["metadata"]["uid"];
+        let approval = json!({"decision": decision, "generation": generation, "uid": uid});
         self.patch_status(namespace, name, &json!({"status": {"approval": approval}})).unwrap();
     }
 
