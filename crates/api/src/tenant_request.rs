@@ -93,7 +93,7 @@ pub struct TenantRequestSpec {
     /// Name of the Secret with the kubeconfig of the tenant's API server, in the namespace of the tenant
     /// (`kubeconfigSecretRef` of the TenantCluster).
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 253))]
+    #[schemars(length(min = 1, max = 253), regex(pattern = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"))]
     pub kubeconfig_secret_name: Option<String>,
 }
 
