@@ -148,7 +148,7 @@ fn kubeconfig_has_exactly_the_documented_permissions(bed: &Bed) {
     });
     if bed.plane.supports("policies for requested tenants", ADMISSION_POLICIES) {
         let refusal = run(&["create", "-f", "-"], &token_secret.to_string()).unwrap_err();
-        assert!(refusal.to_string().contains("may not create tokens"), "{refusal}");
+        assert!(refusal.to_string().contains("tokens of ServiceAccounts"), "{refusal}");
     }
     let can = |verb: &str, resource: &str, namespace: &str| {
         bed.can(&kubeconfig, verb, resource, namespace)
@@ -161,8 +161,10 @@ fn kubeconfig_has_exactly_the_documented_permissions(bed: &Bed) {
             "{verb}"
         );
     }
+    assert_eq!(can("delete", "secrets", "cluster-shop"), has_policies);
     if has_policies {
         hostile::volumes_of_requesters_run_no_containers(bed, &kubeconfig);
+        hostile::deletions_return_no_secrets_of_others(bed, &kubeconfig);
     }
     for (verb, resource) in [
         ("create", "machinedeployments.cluster.k8s.io"),

@@ -166,6 +166,9 @@ pub const TENANT_USER: &str = "berth-tenant-user";
 /// Name of the RoleBinding and of the ClusterRole with which requesters write DataVolumes, and of the
 /// ValidatingAdmissionPolicy, with its binding, that restricts these DataVolumes.
 pub const TENANT_USER_VOLUMES: &str = "berth-tenant-user-volumes";
+/// Name of the RoleBinding and of the ClusterRole with which requesters delete Secrets, and of the ValidatingAdmissionPolicy,
+/// with its binding, that excepts tokens of ServiceAccounts and Secrets of Berth.
+pub const TENANT_USER_SECRETS: &str = "berth-tenant-user-secrets";
 /// Name of the Secret in the namespace of TenantRequests with their kubeconfigs.
 pub const KUBECONFIGS_SECRET: &str = "berth-kubeconfigs";
 /// Prefix of the names of the VirtualMachineInstanceMigrations that the controller creates.

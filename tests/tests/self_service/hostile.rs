@@ -149,3 +149,23 @@ pub(crate) fn volumes_of_requesters_run_no_containers(bed: &Bed, kubeconfig: &Pa
     run(&["label", "datavolume", "permitted", "a=b"]).unwrap();
     run(&["delete", "datavolume", "permitted"]).unwrap();
 }
+
+/// Tests that a requester cannot read the token of the CSI driver by a deletion, which would return it, and may delete own
+/// Secrets.
+pub(crate) fn deletions_return_no_secrets_of_others(bed: &Bed, kubeconfig: &Path) {
+    bed.wait_until("the token of the CSI driver exists", |bed| {
+        let secret = bed.plane.get_json(&["secret", "kubevirt-csi", "-n", "cluster-shop"]).ok()?;
+        secret["data"]["token"].is_string().then_some(())
+    });
+    let delete = |name: &str, more: &[&str]| {
+        let arguments = [&["delete", "secret", name, "--wait=false"][..], more].concat();
+        bed.plane.kubectl_with(kubeconfig, &arguments, "")
+    };
+    for more in [&["--cascade=foreground"][..], &["--cascade=foreground", "--dry-run=server"], &[]]
+    {
+        let refusal = delete("kubevirt-csi", more).unwrap_err().to_string();
+        assert!(refusal.contains("a requester may not"), "{more:?}: {refusal}");
+        assert!(!refusal.contains("eyJ"), "{more:?}: the refusal has the token");
+    }
+    delete("user-data", &[]).unwrap();
+}

@@ -1,6 +1,6 @@
 //! Access of a requester to the namespace of the tenant: limits, permissions, shared instance types, and the kubeconfig.
 
-use berth_api::names::{TENANT_USER, TENANT_USER_VOLUMES};
+use berth_api::names::{TENANT_USER, TENANT_USER_SECRETS, TENANT_USER_VOLUMES};
 use berth_api::{
     ConditionReason, IssuedKubeconfig, TenantCluster, TenantGrant, TenantQuota, TenantRequest,
 };
@@ -27,9 +27,12 @@ use crate::tenants::objects::is_built_in_preference;
 /// Maximum number of preferences that are copied from the shared namespace.
 const MAX_PREFERENCES: u32 = 64;
 /// RoleBindings of the requester, and of the tenant's CSI driver.
-const ACCESS_BINDINGS: [&str; 3] = [TENANT_USER, TENANT_USER_VOLUMES, CSI_NAME];
-/// Kinds of the policy that restricts DataVolumes, and of its binding.
-const VOLUME_POLICY_KINDS: [(&str, &str); 2] = [
+const ACCESS_BINDINGS: [&str; 4] =
+    [TENANT_USER, TENANT_USER_VOLUMES, TENANT_USER_SECRETS, CSI_NAME];
+/// ClusterRoles that requesters have only with the policy of the same name.
+const RESTRICTED_ROLES: [&str; 2] = [TENANT_USER_VOLUMES, TENANT_USER_SECRETS];
+/// Kinds of a policy that restricts requesters, and of its binding.
+const POLICY_KINDS: [(&str, &str); 2] = [
     ("ValidatingAdmissionPolicy", "validatingadmissionpolicies"),
     ("ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings"),
 ];
@@ -95,18 +98,18 @@ impl SelfService {
         quota.map_or(TenantQuota::DEFAULT_TOKEN_SECONDS, |quota| quota.token_seconds())
     }
 
-    /// Ensures the permissions of the requester. An API server before Kubernetes 1.30 has no policy that restricts DataVolumes,
-    /// and CDI runs containers that a DataVolume names: without the policy, the requester may not write DataVolumes.
+    /// Ensures the permissions of the requester. An API server before Kubernetes 1.30 has no policies. CDI runs containers that a
+    /// DataVolume names, and a deletion can return a Secret: without the policy, the requester does not have the permission.
     async fn ensure_bindings(&self, tenant: &str) -> Result<(), ReconcileFailure> {
         let bindings = role_bindings();
-        self.ensure_object(&bindings, &role_binding(tenant, TENANT_USER)).await?;
-        if self.has_volume_policy().await? {
-            let volumes = role_binding(tenant, TENANT_USER_VOLUMES);
-            return self.ensure_object(&bindings, &volumes).await.map(drop);
-        }
         let namespace = TenantCluster::namespace_of(tenant);
-        if self.object_exists(&bindings, &namespace, TENANT_USER_VOLUMES).await? {
-            self.delete_object(&bindings, &namespace, TENANT_USER_VOLUMES).await?;
+        self.ensure_object(&bindings, &role_binding(tenant, TENANT_USER)).await?;
+        for role in RESTRICTED_ROLES {
+            if self.has_policy(role).await? {
+                self.ensure_object(&bindings, &role_binding(tenant, role)).await?;
+            } else if self.object_exists(&bindings, &namespace, role).await? {
+                self.delete_object(&bindings, &namespace, role).await?;
+            }
         }
         Ok(())
     }
@@ -131,17 +134,17 @@ impl SelfService {
         Ok(())
     }
 
-    /// Returns true if the API server has the policy that restricts DataVolumes of requesters, and its binding.
-    async fn has_volume_policy(&self) -> Result<bool, ReconcileFailure> {
-        for (kind, plural) in VOLUME_POLICY_KINDS {
+    /// Returns true if the API server has a policy and its binding, which have the same name.
+    async fn has_policy(&self, name: &str) -> Result<bool, ReconcileFailure> {
+        for (kind, plural) in POLICY_KINDS {
             let resource = api_resource("admissionregistration.k8s.io", "v1", kind, plural);
             let api: Api<DynamicObject> = Api::all_with(self.context.client.clone(), &resource);
-            match with_timeout(api.get_metadata(TENANT_USER_VOLUMES)).await {
+            match with_timeout(api.get_metadata(name)).await {
                 Ok(_) => {}
                 // The object or the kind does not exist.
                 Err(error) if error.status_code() == Some(404) => return Ok(false),
                 Err(error) => {
-                    let request = format!("get {kind} {TENANT_USER_VOLUMES}");
+                    let request = format!("get {kind} {name}");
                     return Err(ReconcileFailure::with_request(request)(error));
                 }
             }
