@@ -116,6 +116,7 @@ fn request_within_the_quota_is_granted(bed: &Bed) {
             "count/virtualmachines.kubevirt.io": "3", "requests.storage": "100Gi",
             "count/datavolumes.cdi.kubevirt.io": "260", "count/machinedeployments.cluster.k8s.io": "53",
             "count/secrets": "112", "persistentvolumeclaims": "260", "pods": "74",
+            "count/volumesnapshots.snapshot.storage.k8s.io": "260", "services": "56",
             "slow.storageclass.storage.k8s.io/requests.storage": "0",
         })
     );

@@ -109,10 +109,13 @@ pub fn role_binding(tenant: &str, role: &str) -> Value {
 
 /// Numbers of objects in a tenant's namespace, as the key of a ResourceQuota, the number for each machine, and a number for the
 /// tenant's other objects. They are far above what a tenant needs, and protect the API server: a launcher pod and a migration, an
-/// importer and a hotplug pod; disks, and the temporary volumes of CDI.
-const OBJECT_COUNTS: [(&str, u64, u64); 5] = [
+/// importer and a hotplug pod; disks, and the temporary volumes of CDI; snapshots of the tenant's CSI driver; Services of machines
+/// and of the tenant's load balancers.
+const OBJECT_COUNTS: [(&str, u64, u64); 7] = [
     ("pods", 8, 50),
+    ("services", 2, 50),
     ("persistentvolumeclaims", 20, 200),
+    ("count/volumesnapshots.snapshot.storage.k8s.io", 20, 200),
     ("count/datavolumes.cdi.kubevirt.io", 20, 200),
     ("count/secrets", 4, 100),
     ("count/machinedeployments.cluster.k8s.io", 1, 50),
@@ -259,7 +262,9 @@ mod tests {
                 "count/machinedeployments.cluster.k8s.io": "53",
                 "count/secrets": "112",
                 "persistentvolumeclaims": "260",
+                "count/volumesnapshots.snapshot.storage.k8s.io": "260",
                 "pods": "74",
+                "services": "56",
                 "requests.storage": "100Gi",
                 "slow.storageclass.storage.k8s.io/requests.storage": "0",
             })
