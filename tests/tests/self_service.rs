@@ -14,6 +14,8 @@ mod bed;
 mod hostile;
 #[path = "self_service/kills.rs"]
 mod kills;
+#[path = "self_service/reductions.rs"]
+mod reductions;
 
 use std::path::{Path, PathBuf};
 
@@ -38,6 +40,7 @@ fn users_get_tenants_within_their_quotas() {
     kubeconfig_has_exactly_the_documented_permissions(&bed);
     edit_beyond_the_quota_has_no_effect(&bed);
     reduced_quota_takes_nothing_from_a_tenant(&bed);
+    reductions::reduced_request_counts_until_its_machines_are_deleted(&bed);
     approver_decides_about_the_spec_that_he_has_read(&bed);
     hostile::names_of_others_are_refused(&bed);
     hostile::secret_of_the_requester_is_written_by_key(&bed);
@@ -106,6 +109,7 @@ fn request_within_the_quota_is_granted(bed: &Bed) {
         (status["tenant"].as_str(), status["quota"].as_str()),
         (Some("shop"), Some("teams"))
     );
+    bed.wait_until_objects_are_counted("cluster-shop");
     let tenant = bed.plane.get_json(&["tenantcluster", "shop"]).unwrap();
     assert_eq!(tenant["spec"], json!({"allowedFlavors": ["standard-2", "standard-4"]}));
     let quota = ["resourcequota", "berth-tenant-request", "-n", "cluster-shop"];

@@ -72,7 +72,54 @@ impl Bed {
             "subjects": [{"kind": "User", "name": "alice", "apiGroup": "rbac.authorization.k8s.io"}],
         }));
         bed.create_user("alice");
+        bed.wait_until_kinds_are_counted();
         bed
+    }
+
+    /// Waits until the controller manager counts objects of kinds that were created after its start. It does not count them in
+    /// a ResourceQuota that exists before.
+    fn wait_until_kinds_are_counted(&self) {
+        let probe = json!({
+            "apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "probe", "namespace": "default"},
+            "spec": {"hard": {
+                "count/virtualmachines.kubevirt.io": "1", "count/machinedeployments.cluster.k8s.io": "1",
+                "count/datavolumes.cdi.kubevirt.io": "1",
+            }},
+        });
+        let delete = ["delete", "resourcequota", "probe", "-n", "default", "--ignore-not-found"];
+        self.wait_until("the controller manager counts all kinds", |bed| {
+            bed.apply(&probe);
+            let quota = bed.plane.get_json(&["resourcequota", "probe", "-n", "default"]).ok()?;
+            let status = &quota["status"];
+            let is_complete = status["used"].as_object().is_some_and(|used| used.len() == 3);
+            if is_complete || status["hard"].is_object() {
+                bed.plane.kubectl(&delete).unwrap();
+            }
+            is_complete.then_some(())
+        });
+    }
+
+    /// Waits until the ResourceQuota of a tenant has the numbers of all kinds that the control plane has. Before, the API server
+    /// refuses objects.
+    pub(crate) fn wait_until_objects_are_counted(&self, namespace: &str) {
+        for key in [
+            "count/machinedeployments.cluster.k8s.io",
+            "count/datavolumes.cdi.kubevirt.io",
+            "count/virtualmachines.kubevirt.io",
+            "count/secrets",
+        ] {
+            self.wait_until(key, |bed| bed.counted(namespace, key));
+        }
+    }
+
+    /// Returns limit and number of a kind of objects in the ResourceQuota of a tenant.
+    pub(crate) fn counted(&self, namespace: &str, key: &str) -> Option<(String, String)> {
+        let quota = self
+            .plane
+            .get_json(&["resourcequota", "berth-tenant-request", "-n", namespace])
+            .ok()?;
+        let text = |part: &str| quota["status"][part][key].as_str().map(str::to_owned);
+        Some((text("hard")?, text("used")?))
     }
 
     pub(crate) fn apply(&self, object: &Value) {
