@@ -13,7 +13,8 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Bytes, Condition, QuotaAmounts, TenantResources};
+use crate::tenant_resources::TenantResources;
+use crate::{Bytes, Condition, QuotaAmounts};
 
 /// Limits for the sum of all TenantRequests of the selected namespaces.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]

@@ -10,10 +10,10 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    Condition, QuotaAmounts, RequestedMachines, RequestedNetwork, RequestedStorage,
-    TenantResources, Time,
+use crate::tenant_resources::{
+    RequestedMachines, RequestedNetwork, RequestedStorage, TenantResources,
 };
+use crate::{Condition, QuotaAmounts, Time};
 
 /// Request of a user for a tenant cluster. The controller creates the TenantCluster if a TenantQuota permits the
 /// request. The user's credential for the tenant's namespace is in a Secret in the namespace of the request.
