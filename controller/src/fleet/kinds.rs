@@ -75,7 +75,8 @@ const CORE_KINDS: [&str; 23] = [
 ];
 
 /// Kinds of Berth that placement does not read.
-const OTHER_BERTH_KINDS: [&str; 3] = ["AddressClaim", "HostLeases", "PrefixClaim"];
+const OTHER_BERTH_KINDS: [&str; 5] =
+    ["AddressClaim", "HostLeases", "PrefixClaim", "TenantQuota", "TenantRequest"];
 
 /// Groups of Kubernetes whose names contain no dot. All other group names contain a dot, because the group of a
 /// CustomResourceDefinition must be a domain name.

@@ -44,6 +44,8 @@ fn printed_crds_equal_the_files_in_deploy() {
         "prefixclaims",
         "addressclaims",
         "hostleases",
+        "tenantquotas",
+        "tenantrequests",
     ];
     let files = names.map(|name| {
         let file = repository().join(format!("deploy/crds/{name}.berth.dev.yaml"));
