@@ -121,7 +121,8 @@ async fn observe_kubeconfig(
     };
     let reference = KubeconfigSecret::resolve(tenant, &reference);
     let secret = format!("{}/{}", reference.namespace, reference.name);
-    let read = match check_permission(&reference, lists) {
+    let parsed = object.as_ref().ok().and_then(|it| serde_json::from_value(it.clone()).ok());
+    let read = match check_permission(&reference, parsed.as_ref(), lists) {
         Ok(()) => {
             let policy = address_policy(client, server).await;
             read_kubeconfig(client, &reference, permits_insecure, policy).await
@@ -138,14 +139,19 @@ async fn observe_kubeconfig(
 }
 
 /// Returns an error if the tenant may not refer to the Secret, or if this is unknown.
-fn check_permission(reference: &KubeconfigSecret, lists: &Lists) -> Result<(), KubeconfigProblem> {
+fn check_permission(
+    reference: &KubeconfigSecret,
+    tenant: Option<&TenantCluster>,
+    lists: &Lists,
+) -> Result<(), KubeconfigProblem> {
     let config = match infra_config(lists) {
         Ok(config) => config,
         // The InfraConfig is needed only if the Secret is not in the tenant's own namespace.
         Err(_) if reference.is_own() => InfraConfigSpec::default(),
         Err(error) => return Err(KubeconfigProblem::ConfigUnread(error)),
     };
-    reference.refusal(&config).map_or(Ok(()), |text| Err(KubeconfigProblem::NotPermitted(text)))
+    let refusal = reference.refusal(tenant, &config);
+    refusal.map_or(Ok(()), |text| Err(KubeconfigProblem::NotPermitted(text)))
 }
 
 /// Returns the spec of the InfraConfig; a spec without entries if there is none.
@@ -254,7 +260,7 @@ mod tests {
             let namespace = Some(namespace.to_owned());
             let reference = SecretRef { name: "admin".to_owned(), namespace, key: None };
             let lists: Lists = BTreeMap::from([((Kind::InfraConfig, ""), configs)]);
-            check_permission(&KubeconfigSecret::resolve("bank", &reference), &lists)
+            check_permission(&KubeconfigSecret::resolve("bank", &reference), None, &lists)
         };
         let with_spec =
             |spec: Value| Ok(vec![json!({"metadata": {"name": "default"}, "spec": spec})]);

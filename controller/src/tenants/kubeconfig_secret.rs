@@ -35,17 +35,23 @@ impl KubeconfigSecret {
         self.namespace == self.tenant_namespace
     }
 
-    /// Returns the reason why the tenant may not refer to the Secret; `None` if the reference is permitted.
+    /// Returns the reason why the tenant may not refer to the Secret; `None` if the reference is permitted. `tenant` is `None`
+    /// if the TenantCluster cannot be parsed.
     #[must_use]
-    pub fn refusal(&self, config: &InfraConfigSpec) -> Option<String> {
-        let scope = ReferenceScope::new(&[&self.tenant_namespace], config);
+    pub fn refusal(
+        &self,
+        tenant: Option<&TenantCluster>,
+        config: &InfraConfigSpec,
+    ) -> Option<String> {
+        let scope = ReferenceScope::for_tenant(&[&self.tenant_namespace], tenant, config);
         (!scope.is_permitted(&self.namespace, &self.name)).then(|| scope.not_permitted_message())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use berth_api::SecretReference;
+    use berth_api::names::TENANT_REQUEST_UID_ANNOTATION;
+    use berth_api::{SecretReference, TenantClusterSpec};
 
     use super::*;
 
@@ -60,13 +66,21 @@ mod tests {
         assert_eq!((own.namespace.as_str(), own.key.as_str()), ("cluster-bank", "kubeconfig"));
         assert!(own.is_own());
         assert_eq!(own, resolve(Some("cluster-bank"), Some("kubeconfig")));
-        assert_eq!(own.refusal(&InfraConfigSpec::default()), None);
+        assert_eq!(own.refusal(None, &InfraConfigSpec::default()), None);
         let other = resolve(Some("infra"), Some("value"));
         assert_eq!(other.key, "value");
         assert!(!other.is_own());
-        assert!(other.refusal(&InfraConfigSpec::default()).is_some());
+        assert!(other.refusal(None, &InfraConfigSpec::default()).is_some());
         let listed = SecretReference { namespace: "infra".to_owned(), name: "admin".to_owned() };
         let config = InfraConfigSpec { secret_references: vec![listed], ..Default::default() };
-        assert_eq!(other.refusal(&config), None);
+        assert_eq!(other.refusal(None, &config), None);
+        let mut tenant = TenantCluster::new("bank", TenantClusterSpec::default());
+        assert_eq!(other.refusal(Some(&tenant), &config), None);
+        // A requester chooses the name of the Secret.
+        tenant.metadata.annotations =
+            Some([(TENANT_REQUEST_UID_ANNOTATION.to_owned(), "u".to_owned())].into());
+        let refusal = other.refusal(Some(&tenant), &config).unwrap();
+        assert!(refusal.contains("does not apply to tenants that users request"), "{refusal}");
+        assert_eq!(own.refusal(Some(&tenant), &config), None);
     }
 }

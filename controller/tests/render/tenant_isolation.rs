@@ -173,6 +173,35 @@ fn references_may_use_own_and_listed_namespaces() {
     assert_eq!(report("elsewhere", &[other]).unwrap_err(), refused);
 }
 
+/// A requester can read VirtualMachines, and thus the values in them.
+#[test]
+fn machines_of_requested_tenants_do_not_refer_to_listed_secrets() {
+    let report = |namespace: &str, uid: Option<&str>| {
+        let mut provider = base_provider_spec();
+        let place = "/cloudProviderSpec/virtualMachine/template/cpus";
+        set_value(&mut provider, place, secret_reference(namespace, "sizes"));
+        let mut tenant = tenant_cluster("cluster-name", json!({}));
+        if let Some(uid) = uid {
+            tenant["metadata"]["annotations"] = json!({"berth.dev/tenant-request-uid": uid});
+        }
+        let listed = json!({"secretReferences": [{"namespace": "elsewhere", "name": "sizes"}]});
+        let other_objects = [
+            secret("cluster-cluster-name", "sizes", "4"),
+            secret("elsewhere", "sizes", "5"),
+            infra_config(listed),
+            tenant,
+        ];
+        let mut deployment = machine_deployment(&provider);
+        deployment["metadata"]["namespace"] = json!("cluster-cluster-name");
+        render_in_derived_namespace(&deployment, &other_objects, "vm").map(drop)
+    };
+    assert_eq!(report("elsewhere", None), Ok(()));
+    assert_eq!(report("cluster-cluster-name", Some("u")), Ok(()));
+    let refused = report("elsewhere", Some("u")).unwrap_err();
+    assert!(refused.contains("`elsewhere/sizes`"), "{refused}");
+    assert!(refused.contains("does not apply to tenants that users request"), "{refused}");
+}
+
 /// The token of the tenant's CSI driver and the user data of machines are in the namespace of the machines.
 #[test]
 fn tokens_and_secrets_of_berth_are_never_copied() {

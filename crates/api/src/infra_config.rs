@@ -160,8 +160,8 @@ pub struct InfraConfigSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_devices: Option<HostDevices>,
     /// Secrets and ConfigMaps that every MachineDeployment and TenantCluster may refer to, in addition to those of its
-    /// own namespace and of its machines' namespace. The controller also needs permission to read them:
-    /// docs/security.md.
+    /// own namespace and of its machines' namespace; except those of tenants that users request. The controller also needs
+    /// permission to read them: docs/security.md.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["namespace".to_string(), "name".to_string()]))]

@@ -13,6 +13,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::names::TENANT_REQUEST_UID_ANNOTATION;
 use crate::{
     AddressPool, Condition, DrainTimeout, Exposure, GrantedPrefix, PodNetwork, ReplaceAfter, VlanId,
 };
@@ -465,6 +466,14 @@ impl TenantCluster {
     #[must_use]
     pub fn tenant_of_additional_definition(name: &str) -> Option<&str> {
         name.strip_prefix(ADDITIONAL_DEFINITION_PREFIX)
+    }
+
+    /// Returns true if a user requested the tenant with a TenantRequest. Lists of the InfraConfig that apply to all tenants are
+    /// for tenants of administrators.
+    #[must_use]
+    pub fn is_requested(&self) -> bool {
+        let annotations = self.metadata.annotations.as_ref();
+        annotations.is_some_and(|all| all.contains_key(TENANT_REQUEST_UID_ANNOTATION))
     }
 
     /// Returns the names of the other TenantClusters whose networks machines of the tenant may attach.

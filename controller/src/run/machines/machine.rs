@@ -56,11 +56,11 @@ impl ValidatedDeployment<'_> {
         &self,
     ) -> Result<Result<MachineTemplate, Vec<Problem>>, RequestError> {
         let mut render_context = self.render_context.clone();
+        let (tenant, config) = (self.tenant(), &self.render_context.config);
         self.context
-            .read_references(&self.deployment, &self.namespace, &mut render_context)
+            .read_references(&self.deployment, tenant, &self.namespace, &mut render_context)
             .await?;
         self.add_data_volumes(&mut render_context);
-        let (tenant, config) = (self.tenant(), &self.render_context.config);
         let data =
             self.context.read_user_data(&self.deployment, tenant, &self.namespace, config).await?;
         let fatal_problem = |message: String| {

@@ -1,6 +1,7 @@
 //! Reads the objects from which machines are rendered. The InfraConfig and tenants come from stores; the other
 //! objects to which a MachineDeployment refers are read from the API server when a machine is created.
 
+use berth_api::TenantCluster;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::api::DynamicObject;
 use kube::{Api, ResourceExt as _};
@@ -39,14 +40,16 @@ impl MachineContext {
     pub(super) async fn read_references(
         &self,
         deployment: &MachineDeployment,
+        tenant: Option<&TenantCluster>,
         namespace: &str,
         render_context: &mut RenderContext,
     ) -> Result<(), RequestError> {
         let value = deployment.spec.template.spec.provider_spec.value.clone().unwrap_or_default();
         let mut references = References::default();
         references.collect_references(&value, namespace);
-        let scope = ReferenceScope::new(
+        let scope = ReferenceScope::for_tenant(
             &[&deployment.metadata.namespace, namespace],
+            tenant,
             &render_context.config,
         );
         // Objects to which the MachineDeployment may not refer are not read.

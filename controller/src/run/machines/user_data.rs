@@ -78,6 +78,7 @@ impl MachineContext {
             };
         let secret_namespace = secret.namespace.clone().unwrap_or_else(|| namespace.to_owned());
         let key = secret.key.as_deref().unwrap_or("userdata");
+        // The annotation refers to this namespace only. Administrators write TenantClusters, also those of requested tenants.
         let scope = ReferenceScope::new(&[namespace], config);
         let error = |problem| UserDataError::Secret {
             referenced_by: place.clone(),

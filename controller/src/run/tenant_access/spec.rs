@@ -24,7 +24,7 @@ impl AccessSpec {
         let reference = tenant.spec.kubeconfig_secret_ref.as_ref()?;
         let secret = KubeconfigSecret::resolve(&tenant.name_any(), reference);
         Some(Self {
-            refusal: secret.refusal(config),
+            refusal: secret.refusal(Some(tenant), config),
             secret,
             permits_insecure: tenant.spec.insecure_skip_tls_verify.unwrap_or(false),
             uid: tenant.uid(),

@@ -74,7 +74,7 @@ impl TenantContext {
         let Some(reference) = &tenant.spec.kubeconfig_secret_ref else { return Ok(Ok(None)) };
         let name = tenant.name_any();
         let secret = KubeconfigSecret::resolve(&name, reference);
-        if let Some(refusal) = secret.refusal(&self.config()) {
+        if let Some(refusal) = secret.refusal(Some(tenant), &self.config()) {
             let message = format!("{} {refusal}", describe_secret(&secret));
             return Ok(Err(Fault::new(ConditionReason::InvalidKubeconfig, message)));
         }

@@ -1,7 +1,6 @@
 //! Renders GPUs and other PCI devices of hosts: devices of device plugin resources that the InfraConfig allows.
 
-use berth_api::names::TENANT_REQUEST_UID_ANNOTATION;
-use berth_api::{AllowedDevice, EvictionStrategy, excerpt};
+use berth_api::{AllowedDevice, EvictionStrategy, TenantCluster, excerpt};
 use serde_json::{Value, json};
 
 use super::renderer::MachineRenderer;
@@ -46,10 +45,7 @@ impl MachineRenderer<'_> {
         let tenant = self.tenant.and_then(|tenant| tenant.metadata.name.as_deref());
         // A user determines the existence of a requested tenant, and an administrator its devices: an entry for all machines is
         // not for requested tenants.
-        let is_requested = self.tenant.is_some_and(|tenant| {
-            let annotations = tenant.metadata.annotations.as_ref();
-            annotations.is_some_and(|all| all.contains_key(TENANT_REQUEST_UID_ANNOTATION))
-        });
+        let is_requested = self.tenant.is_some_and(TenantCluster::is_requested);
         let host_devices = self.context.config.host_devices.as_ref();
         let all = host_devices.map(|devices| devices.allowed.as_slice()).unwrap_or_default();
         all.iter()

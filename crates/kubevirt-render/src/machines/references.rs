@@ -1,7 +1,7 @@
 //! References to entries of Secrets and ConfigMaps, and the check whether a MachineDeployment may use them.
 
 use berth_api::names::MANAGED_BY_LABEL;
-use berth_api::{InfraConfigSpec, SecretReference};
+use berth_api::{InfraConfigSpec, SecretReference, TenantCluster};
 
 /// Type of a Secret with a token of a ServiceAccount.
 const SERVICE_ACCOUNT_TOKEN: &str = "kubernetes.io/service-account-token";
@@ -83,7 +83,8 @@ impl SecretRefusal {
 #[derive(Clone, Debug)]
 pub struct ReferenceScope<'a> {
     namespaces: Vec<String>,
-    permitted_references: &'a [SecretReference],
+    /// References that InfraConfig lists; `None` if its list does not apply to the object.
+    listed_references: Option<&'a [SecretReference]>,
 }
 
 impl<'a> ReferenceScope<'a> {
@@ -96,7 +97,22 @@ impl<'a> ReferenceScope<'a> {
                 own.push((*namespace).to_owned());
             }
         }
-        Self { namespaces: own, permitted_references: &config.secret_references }
+        Self { namespaces: own, listed_references: Some(&config.secret_references) }
+    }
+
+    /// Creates the scope for an object of a tenant. The list of the InfraConfig does not apply to a requested tenant: its
+    /// requester writes MachineDeployments, and can read VirtualMachines, which have the values.
+    #[must_use]
+    pub fn for_tenant(
+        namespaces: &[&str],
+        tenant: Option<&TenantCluster>,
+        config: &'a InfraConfigSpec,
+    ) -> Self {
+        let scope = Self::new(namespaces, config);
+        match tenant.is_some_and(TenantCluster::is_requested) {
+            true => Self { listed_references: None, ..scope },
+            false => scope,
+        }
     }
 
     /// Returns true if the object may refer to a Secret or ConfigMap.
@@ -105,16 +121,21 @@ impl<'a> ReferenceScope<'a> {
         let matches =
             |listed: &SecretReference| listed.namespace == namespace && listed.name == name;
         self.namespaces.iter().any(|own| own == namespace)
-            || self.permitted_references.iter().any(matches)
+            || self.listed_references.unwrap_or_default().iter().any(matches)
     }
 
     /// Returns the message for a reference that is not permitted. The message does not reveal whether the object
     /// exists.
     #[must_use]
     pub fn not_permitted_message(&self) -> String {
-        format!(
-            "is not in namespace {}, and not listed in InfraConfig's spec.secretReferences",
-            self.namespaces.join(" or ")
-        )
+        let namespaces = self.namespaces.join(" or ");
+        match self.listed_references {
+            Some(_) => format!(
+                "is not in namespace {namespaces}, and not listed in InfraConfig's spec.secretReferences"
+            ),
+            None => format!(
+                "is not in namespace {namespaces}; InfraConfig's spec.secretReferences does not apply to tenants that users request"
+            ),
+        }
     }
 }

@@ -73,7 +73,11 @@ pub fn render_machine(
     let reporter = ProblemReporter {
         object: deployment.qualified_name(),
         resolver: context,
-        scope: ReferenceScope::new(&[&deployment.metadata.namespace, &namespace], &context.config),
+        scope: ReferenceScope::for_tenant(
+            &[&deployment.metadata.namespace, &namespace],
+            tenant,
+            &context.config,
+        ),
         has_secrets: false.into(),
         problems: problem.into_iter().collect::<Vec<_>>().into(),
     };
