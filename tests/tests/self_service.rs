@@ -10,6 +10,8 @@
 
 #[path = "self_service/bed.rs"]
 mod bed;
+#[path = "self_service/deletions.rs"]
+mod deletions;
 #[path = "self_service/hostile.rs"]
 mod hostile;
 #[path = "self_service/kills.rs"]
@@ -46,6 +48,7 @@ fn users_get_tenants_within_their_quotas() {
     hostile::secret_of_the_requester_is_written_by_key(&bed);
     lost_status_of_a_quota_is_restored(&bed);
     tenant_in_use_is_not_deleted(&bed);
+    deletions::machines_created_during_a_deletion_stay(&bed);
     drop(controller);
     kills::killed_controller_grants_each_request_once(&bed);
 }

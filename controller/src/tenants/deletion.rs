@@ -83,6 +83,15 @@ pub enum DeletionAction {
     RemoveFinalizer,
 }
 
+impl DeletionAction {
+    /// Returns true if the action deletes data of the tenant: disks are deleted with their machines, and all volumes with the
+    /// namespace.
+    #[must_use]
+    pub const fn destroys_data(&self) -> bool {
+        matches!(self, Self::DeleteMachines(_) | Self::DeleteNamespace)
+    }
+}
+
 /// A step of the deletion, and the condition that reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeletionStep {
@@ -190,7 +199,7 @@ pub fn next_step(state: DeletionState<'_>) -> DeletionStep {
 #[must_use]
 pub fn remaining_data_step(tenant: &TenantCluster, data: &[String]) -> DeletionStep {
     let message = format!(
-        "namespace {} is not deleted, because objects were created in it during the deletion of the TenantRequest: {}; an \
+        "nothing in namespace {} is deleted, because objects were created in it during the deletion of the TenantRequest: {}; an \
          administrator deletes them",
         TenantCluster::namespace_of(&tenant.name_any()),
         join_names_limited(data)

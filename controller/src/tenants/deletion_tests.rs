@@ -60,6 +60,21 @@ fn deletion_state<'a>(tenant: &'a TenantCluster, namespace: NamespaceState) -> D
 }
 
 #[test]
+fn steps_before_which_the_data_of_a_requested_tenant_are_listed() {
+    let tenant = tenant(None);
+    let machines = [machine(true, false)];
+    let state = deletion_state(&tenant, NamespaceState::Owned);
+    let with_machines = next_step(DeletionState { machines: &machines, ..state });
+    assert!(with_machines.action.destroys_data(), "{with_machines:?}");
+    let without = next_step(state);
+    assert_eq!(without.action, DeletionAction::DeleteNamespace);
+    assert!(without.action.destroys_data());
+    let not_owned = deletion_state(&tenant, NamespaceState::NotOwned);
+    let only_objects = next_step(DeletionState { object_count: 1, ..not_owned });
+    assert!(!only_objects.action.destroys_data(), "{only_objects:?}");
+}
+
+#[test]
 fn machines_are_deleted_first_and_foreign_machines_stay() {
     let tenant = tenant(Some(120));
     let machines = [machine(false, false)];

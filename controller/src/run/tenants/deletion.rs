@@ -91,7 +91,7 @@ pub(super) async fn finalize(
                 delay = USERS_DELAY;
             }
         }
-        if step.action == DeletionAction::DeleteNamespace {
+        if step.action.destroys_data() {
             let data = context.remaining_data(&tenant).await?;
             if !data.is_empty() {
                 step = remaining_data_step(&tenant, &data);
@@ -297,8 +297,8 @@ impl TenantContext {
         .map(drop)
     }
 
-    /// Returns the objects with data in the namespace of a tenant whose request was deleted. Its requester has deleted the data
-    /// before, and no other data may be deleted.
+    /// Returns the machines, volumes and snapshots in the namespace of a tenant whose request was deleted. Its requester has deleted
+    /// them before, and those that another user has created since may not be deleted.
     async fn remaining_data(&self, tenant: &TenantCluster) -> Result<Vec<String>, Error> {
         if !tenant.annotations().contains_key(ACCESS_REVOKED_ANNOTATION) {
             return Ok(Vec::new());
