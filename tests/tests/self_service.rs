@@ -178,6 +178,9 @@ fn kubeconfig_has_exactly_the_documented_permissions(bed: &Bed) {
         ("create", "machinedeployments.cluster.k8s.io"),
         ("delete", "machinedeployments.cluster.k8s.io"),
         ("get", "virtualmachines.kubevirt.io"),
+        ("delete", "virtualmachines.kubevirt.io"),
+        ("list", "volumesnapshots.snapshot.storage.k8s.io"),
+        ("delete", "volumesnapshots.snapshot.storage.k8s.io"),
         ("create", "secrets"),
         ("list", "persistentvolumeclaims"),
         ("list", "resourcequotas"),
@@ -190,6 +193,7 @@ fn kubeconfig_has_exactly_the_documented_permissions(bed: &Bed) {
     for (verb, resource) in [
         ("create", "virtualmachines.kubevirt.io"),
         ("update", "virtualmachines.kubevirt.io"),
+        ("create", "volumesnapshots.snapshot.storage.k8s.io"),
         ("create", "virtualmachineinstancetypes.instancetype.kubevirt.io"),
         ("create", "pods"),
         ("get", "secrets"),

@@ -42,7 +42,12 @@ impl Bed {
             plane.apply_file(&berth_tests::repository().join(file)).unwrap();
         }
         plane.install_machine_kinds().unwrap();
-        plane.define_kind("cdi.kubevirt.io", "v1beta1", "DataVolume", "datavolumes").unwrap();
+        for (group, version, kind, plural) in [
+            ("cdi.kubevirt.io", "v1beta1", "DataVolume", "datavolumes"),
+            ("snapshot.storage.k8s.io", "v1", "VolumeSnapshot", "volumesnapshots"),
+        ] {
+            plane.define_kind(group, version, kind, plural).unwrap();
+        }
         let bed = Self { plane };
         for name in ["fast", "slow"] {
             bed.apply(&json!({
