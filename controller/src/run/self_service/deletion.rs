@@ -11,6 +11,7 @@ use kube::api::{DeleteParams, DynamicObject, Patch, Preconditions};
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
 
+use super::failure::without_failure;
 use super::issue::until_rotation;
 use super::service::SelfService;
 use super::tenant::TenantNamespace;
@@ -52,11 +53,13 @@ impl SelfService {
         match self.delete_tenant_of(&uid, &self.tenant_names(request)).await? {
             DeletionProgress::InUse(tenant, names) => {
                 // The requester needs permissions and a valid token to delete the objects.
-                let kubeconfig = self.renew_kubeconfig(request, &tenant).await?;
+                let (kubeconfig, failure) =
+                    without_failure(self.renew_kubeconfig(request, &tenant).await);
                 let delay = kubeconfig.as_ref().ok().map(until_rotation);
                 let fault = in_use_fault(&tenant, &names);
                 self.report_deletion(request, fault, kubeconfig).await?;
-                Ok(delay.map_or(RETRY_DELAY, |delay| delay.min(RETRY_DELAY)))
+                let delay = delay.map_or(RETRY_DELAY, |delay| delay.min(RETRY_DELAY));
+                failure.map_or(Ok(delay), Err)
             }
             DeletionProgress::Waiting(fault) => {
                 self.report_deletion(request, fault, issued).await?;

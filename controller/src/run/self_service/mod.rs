@@ -8,6 +8,7 @@ mod access;
 mod current_grants;
 mod deletion;
 mod facts;
+mod failure;
 mod fitting;
 mod issue;
 mod ledger;

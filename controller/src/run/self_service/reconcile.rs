@@ -7,10 +7,10 @@ use berth_api::names::condition::{KUBECONFIG_READY, UP_TO_DATE};
 use berth_api::{ConditionReason, IssuedKubeconfig, TenantGrant, TenantQuota, TenantRequest};
 use kube::ResourceExt as _;
 
+use super::failure::without_failure;
 use super::issue::until_rotation;
 use super::ledger::Decision;
 use super::service::SelfService;
-use super::tenant::refused;
 use crate::run::apply::ApplyTarget;
 use crate::run::clock::now_in_seconds;
 use crate::run::reconcile::ReconcileFailure;
@@ -44,11 +44,11 @@ impl SelfService {
         }
         // 3. and 4. TenantCluster, access and kubeconfig.
         let access = match &grant {
-            Some((quota, grant)) => self.ensure_granted(&request, quota, grant).await?,
+            Some((quota, grant)) => self.ensure_granted(&request, quota, grant).await,
             None => {
                 let message = "the request is not granted".to_owned();
                 let fault = Fault::new(ConditionReason::KubeconfigPending, message);
-                self.renew_without_access(&request, tenant_result(None), fault).await?
+                self.renew_without_access(&request, tenant_result(None), fault).await
             }
         };
         // 5. Status.
@@ -71,50 +71,52 @@ impl SelfService {
         request: &TenantRequest,
         quota: &TenantQuota,
         grant: &TenantGrant,
-    ) -> Result<AccessResult, ReconcileFailure> {
+    ) -> AccessResult {
         let (ensured, failure) =
             without_failure(self.ensure_tenant(&quota.name_any(), grant).await);
         let tenant = match ensured {
             Ok(tenant) => tenant_result(Some(&tenant)),
             Err(fault) => {
                 let tenant = Err(fault.clone());
-                let access = self.renew_without_access(request, tenant, fault).await?;
-                return Ok(AccessResult { failure, ..access });
+                let access = self.renew_without_access(request, tenant, fault).await;
+                return AccessResult { failure: failure.or(access.failure), ..access };
             }
         };
         let (access, failure) =
             without_failure(self.ensure_access(request, grant, quota.token_seconds()).await);
         match access {
             Ok(issued) => {
-                Ok(AccessResult { tenant, kubeconfig: Ok(issued), issued: None, failure: None })
+                AccessResult { tenant, kubeconfig: Ok(issued), issued: None, failure: None }
             }
             Err(fault) => {
-                let access = self.renew_without_access(request, tenant, fault).await?;
-                Ok(AccessResult { failure, ..access })
+                let access = self.renew_without_access(request, tenant, fault).await;
+                AccessResult { failure: failure.or(access.failure), ..access }
             }
         }
     }
 
     /// Renews the kubeconfig of a request whose access cannot be ensured, for example because its quota was deleted, as long as its
-    /// TenantCluster exists: without a valid token, the requester could not delete machines. `fault` is the reason.
+    /// TenantCluster exists: without a valid token, the requester could not delete machines. `fault` is the reason, which is also
+    /// reported if the kubeconfig cannot be renewed.
     async fn renew_without_access(
         &self,
         request: &TenantRequest,
         tenant: Result<String, Fault>,
         fault: Fault,
-    ) -> Result<AccessResult, ReconcileFailure> {
+    ) -> AccessResult {
         let uid = request.uid();
         let mut issued = request.status.as_ref().and_then(|status| status.kubeconfig.clone());
         let is_own = |name: &String| {
             let tenant = self.context.tenants.get(name);
             tenant.is_some_and(|tenant| request_uid(&tenant) == uid.as_deref())
         };
-        if let Some(name) = self.tenant_names(request).into_iter().find(is_own)
-            && let Ok(renewed) = self.renew_kubeconfig(request, &name).await?
-        {
-            issued = Some(renewed);
+        let mut failure = None;
+        if let Some(name) = self.tenant_names(request).into_iter().find(is_own) {
+            let (renewed, failed) = without_failure(self.renew_kubeconfig(request, &name).await);
+            issued = renewed.ok().or(issued);
+            failure = failed;
         }
-        Ok(AccessResult { tenant, kubeconfig: Err(fault), issued, failure: None })
+        AccessResult { tenant, kubeconfig: Err(fault), issued, failure }
     }
 
     /// Writes the status of a request that is being deleted.
@@ -194,26 +196,4 @@ struct AccessResult {
     issued: Option<IssuedKubeconfig>,
     /// Error after which the reconcile is retried.
     failure: Option<ReconcileFailure>,
-}
-
-/// Returns a failed request as a fault for the status, and its error if a retry may succeed. A request that the API server refuses
-/// regardless of retries is only a fault.
-fn without_failure<T>(
-    result: Result<Result<T, Fault>, ReconcileFailure>,
-) -> (Result<T, Fault>, Option<ReconcileFailure>) {
-    let failure = match result {
-        Ok(result) => return (result, None),
-        Err(failure) => failure,
-    };
-    let request = match &failure {
-        ReconcileFailure::RequestFailed(request, error) => {
-            match refused(error, &format!("`{request}`")) {
-                Some(fault) => return (Err(fault), None),
-                None => request,
-            }
-        }
-        ReconcileFailure::PrerequisiteNotMet(message) => message,
-    };
-    let message = format!("{request}: failed, and is retried");
-    (Err(Fault::new(ConditionReason::ApplyFailed, message)), Some(failure))
 }
