@@ -6,7 +6,7 @@ use std::time::Duration;
 use berth_api::names::{ACCESS_REVOKED_ANNOTATION, FINALIZER};
 use berth_api::{ConditionReason, TenantCluster, TenantRequest, Time};
 use berth_runtime::call::with_timeout;
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::{DeleteParams, DynamicObject, Patch, Preconditions};
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
@@ -23,7 +23,7 @@ use crate::self_service::deletion::{Access, DeletionState, DeletionStep, TenantS
 use crate::self_service::objects::request_uid;
 use crate::tenants::fault::Fault;
 
-/// Delay before the next reconcile while a deletion waits.
+/// Shortest delay before the next reconcile while a deletion waits.
 const RETRY_DELAY: Duration = Duration::from_secs(10);
 /// Maximum number of steps in one reconcile; a complete deletion has fewer steps.
 const MAX_STEPS: usize = 6;
@@ -32,6 +32,8 @@ const MAX_STEPS: usize = 6;
 pub(super) enum DeletionProgress {
     /// Objects in the namespace of this tenant, which the second text names, prevent the deletion.
     InUse(String, String),
+    /// The deletion continues in a few seconds.
+    Revoking(Fault),
     /// The deletion waits, with this reason.
     Waiting(Fault),
     /// The TenantCluster does not exist any more.
@@ -50,6 +52,8 @@ impl SelfService {
         let uid = request.uid().unwrap_or_default();
         let issued = request.status.as_ref().and_then(|status| status.kubeconfig.clone());
         let issued = issued.ok_or_else(never_issued);
+        let begin = request.metadata.deletion_timestamp.as_ref().map(|begin| begin.0);
+        let retry_delay = self.deletion_delay(begin.unwrap_or_else(Timestamp::now));
         match self.delete_tenant_of(&uid, &self.tenant_names(request)).await? {
             DeletionProgress::InUse(tenant, names) => {
                 // The requester needs permissions and a valid token to delete the objects.
@@ -58,12 +62,17 @@ impl SelfService {
                 let delay = kubeconfig.as_ref().ok().map(until_rotation);
                 let fault = in_use_fault(&tenant, &names);
                 self.report_deletion(request, fault, kubeconfig).await?;
-                let delay = delay.map_or(RETRY_DELAY, |delay| delay.min(RETRY_DELAY));
+                let delay =
+                    delay.map_or(retry_delay, |delay| delay.clamp(RETRY_DELAY, retry_delay));
                 failure.map_or(Ok(delay), Err)
+            }
+            DeletionProgress::Revoking(fault) => {
+                self.report_deletion(request, fault, issued).await?;
+                Ok(RETRY_DELAY)
             }
             DeletionProgress::Waiting(fault) => {
                 self.report_deletion(request, fault, issued).await?;
-                Ok(RETRY_DELAY)
+                Ok(retry_delay)
             }
             DeletionProgress::Complete => {
                 let namespace = request.namespace().unwrap_or_default();
@@ -75,6 +84,12 @@ impl SelfService {
                 Ok(self.context.resync)
             }
         }
+    }
+
+    /// Returns the delay before a deletion that began at `begin` is continued: each step lists the objects of the tenant, so a
+    /// deletion that waits for a user is continued less and less often, up to the resync.
+    pub(super) fn deletion_delay(&self, begin: Timestamp) -> Duration {
+        growing_delay(Timestamp::now().duration_since(begin), self.context.resync)
     }
 
     /// Continues the deletion of the TenantCluster that was created for the request with a UID.
@@ -122,7 +137,7 @@ impl SelfService {
                         TenantCluster::namespace_of(&name)
                     );
                     let fault = Fault::new(ConditionReason::DeletingTenant, message);
-                    return Ok(DeletionProgress::Waiting(fault));
+                    return Ok(DeletionProgress::Revoking(fault));
                 }
                 DeletionStep::DeleteTenant => {
                     let has_namespace = self.find_namespace(&name).await? == TenantNamespace::Owned;
@@ -142,7 +157,7 @@ impl SelfService {
             }
         }
         let message = "the deletion continues soon".to_owned();
-        Ok(DeletionProgress::Waiting(Fault::new(ConditionReason::DeletingTenant, message)))
+        Ok(DeletionProgress::Revoking(Fault::new(ConditionReason::DeletingTenant, message)))
     }
 
     /// Returns the names that the TenantCluster of a request may have: those of its grants, and those of its spec and status.
@@ -297,6 +312,12 @@ pub(super) fn in_use_fault(tenant: &str, names: &str) -> Fault {
     Fault::new(ConditionReason::MachinesRemain, message)
 }
 
+/// Returns the delay before a deletion is continued that has taken some time.
+fn growing_delay(elapsed: SignedDuration, resync: Duration) -> Duration {
+    let elapsed = Duration::try_from(elapsed).unwrap_or_default();
+    elapsed.min(resync).max(RETRY_DELAY)
+}
+
 fn never_issued() -> Fault {
     Fault::new(ConditionReason::KubeconfigPending, "no kubeconfig was issued".to_owned())
 }
@@ -304,4 +325,21 @@ fn never_issued() -> Fault {
 /// Returns true if the controller has added its finalizer to a request. Only such a request is granted.
 pub(super) fn has_finalizer(request: &TenantRequest) -> bool {
     request.finalizers().iter().any(|one| one == FINALIZER)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_blocked_deletion_is_continued_less_and_less_often() {
+        let resync = Duration::from_secs(600);
+        for (elapsed, seconds) in [(-5, 10), (0, 10), (9, 10), (60, 60), (3600, 600)] {
+            let delay = growing_delay(SignedDuration::from_secs(elapsed), resync);
+            assert_eq!(delay, Duration::from_secs(seconds), "{elapsed}");
+        }
+        // A short resync is no reason to list more often.
+        let short = growing_delay(SignedDuration::from_secs(60), Duration::from_secs(1));
+        assert_eq!(short, RETRY_DELAY);
+    }
 }

@@ -9,7 +9,7 @@ use berth_api::{ConditionReason, IssuedKubeconfig, TenantCluster, TenantRequest,
 use berth_runtime::call::{CallError, with_timeout};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
-use k8s_openapi::api::core::v1::{ConfigMap, Secret, ServiceAccount};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret, ServiceAccount};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt as _};
@@ -43,13 +43,21 @@ impl SelfService {
         let namespace = request.namespace().unwrap_or_default();
         let key = kubeconfig_key(tenant);
         let issued = request.status.as_ref().and_then(|status| status.kubeconfig.clone());
+        let secret = self.read_secret(&namespace).await?;
         if let Some(issued) = issued
             && issued.server_hash == server_hash
             && issued.key == key
             && Timestamp::now() < rotation_time(&issued)
-            && self.read_secret(&namespace).await?.is_some_and(|one| owns_key(&one, tenant, &key))
+            && secret.as_ref().is_some_and(|one| owns_key(one, tenant, &key))
         {
             return Ok(Ok(issued));
+        }
+        // A token stays valid until it expires: none is created that cannot be written.
+        if secret.is_some_and(|one| one.immutable == Some(true)) {
+            return Ok(Err(secret_fault(&namespace, "it is immutable")));
+        }
+        if self.is_terminating(&namespace).await? {
+            return Ok(Err(secret_fault(&namespace, "its namespace is being deleted")));
         }
         let token = self.request_token(tenant, token_seconds).await?;
         let Some(status) = token.status else {
@@ -99,6 +107,15 @@ impl SelfService {
                 Err(ReconcileFailure::with_request(request)(error))
             }
         }
+    }
+
+    /// Returns true if a namespace is being deleted, and so accepts no objects.
+    async fn is_terminating(&self, namespace: &str) -> Result<bool, ReconcileFailure> {
+        let api: Api<Namespace> = Api::all(self.context.client.clone());
+        let found = with_timeout(api.get_metadata_opt(namespace)).await;
+        let request = format!("get Namespace {namespace}");
+        let found = found.map_err(ReconcileFailure::with_request(request))?;
+        Ok(found.is_some_and(|found| found.metadata.deletion_timestamp.is_some()))
     }
 
     async fn read_secret(&self, namespace: &str) -> Result<Option<Secret>, ReconcileFailure> {
@@ -223,13 +240,16 @@ fn hash_server(server: &ApiServer, account_uid: &str) -> String {
 /// parts of the Secret.
 fn refused_secret(error: &CallError, namespace: &str) -> Option<Fault> {
     let status = error.status()?;
-    matches!(status.code, 400 | 403 | 404 | 422).then(|| {
-        let message = format!(
-            "the API server refuses Secret {namespace}/{KUBECONFIGS_SECRET}: {}; if it is immutable, delete it",
-            status.reason
-        );
-        Fault::new(ConditionReason::ApplyFailed, message)
-    })
+    matches!(status.code, 400 | 403 | 404 | 422)
+        .then(|| secret_fault(namespace, &format!("the API server refuses it: {}", status.reason)))
+}
+
+/// Returns the fault of a Secret that cannot be written.
+fn secret_fault(namespace: &str, problem: &str) -> Fault {
+    let message = format!(
+        "Secret {namespace}/{KUBECONFIGS_SECRET} cannot be written: {problem}; delete an immutable Secret"
+    );
+    Fault::new(ConditionReason::ApplyFailed, message)
 }
 
 #[cfg(test)]
