@@ -18,6 +18,8 @@ mod hostile;
 mod kills;
 #[path = "self_service/reductions.rs"]
 mod reductions;
+#[path = "self_service/restores.rs"]
+mod restores;
 
 use std::path::{Path, PathBuf};
 
@@ -49,7 +51,10 @@ fn users_get_tenants_within_their_quotas() {
     lost_status_of_a_quota_is_restored(&bed);
     tenant_in_use_is_not_deleted(&bed);
     deletions::machines_created_during_a_deletion_stay(&bed);
+    bed.create_request("team-a", "orphan", &flavors(1));
+    bed.wait_for("team-a", "orphan", "Ready", "True Ready");
     drop(controller);
+    restores::restored_request_keeps_its_tenant(&bed);
     kills::killed_controller_grants_each_request_once(&bed);
 }
 

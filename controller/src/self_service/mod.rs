@@ -17,6 +17,7 @@ pub mod flavor;
 pub mod kubeconfig;
 pub mod limits;
 pub mod objects;
+pub mod orphans;
 pub mod plan;
 #[cfg(test)]
 mod plan_tests;

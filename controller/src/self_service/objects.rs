@@ -36,14 +36,21 @@ pub fn request_uid(tenant: &TenantCluster) -> Option<&str> {
 }
 
 /// Returns the grant that the controller recorded in a TenantCluster; `None` if there is none, or if it is not for this
-/// TenantCluster.
+/// TenantCluster. If an administrator has attached the TenantCluster to another request, the grant has the UID of this request, and
+/// the generation 0, because no spec of this request has been granted.
 #[must_use]
 pub fn recorded_grant(tenant: &TenantCluster) -> Option<GrantRecord> {
     let text = tenant.annotations().get(TENANT_GRANT_ANNOTATION)?;
-    let record: GrantRecord = serde_json::from_str(text).ok()?;
-    let is_own = record.grant.tenant == tenant.name_any()
-        && request_uid(tenant) == Some(record.grant.uid.as_str());
-    is_own.then_some(record)
+    let mut record: GrantRecord = serde_json::from_str(text).ok()?;
+    let uid = request_uid(tenant).filter(|uid| !uid.is_empty())?;
+    if record.grant.tenant != tenant.name_any() {
+        return None;
+    }
+    if record.grant.uid != uid {
+        uid.clone_into(&mut record.grant.uid);
+        record.grant.generation = 0;
+    }
+    Some(record)
 }
 
 /// Returns the manifest of the TenantCluster of a grant.
@@ -248,6 +255,17 @@ mod tests {
         manifest["metadata"]["name"] = "bank".into();
         let tenant: TenantCluster = serde_json::from_value(manifest).unwrap();
         assert_eq!(recorded_grant(&tenant), None);
+    }
+
+    #[test]
+    fn a_record_of_an_attached_tenant_has_the_uid_of_the_later_request() {
+        let mut manifest = tenant_cluster("small", &grant());
+        let annotations = &mut manifest["metadata"]["annotations"];
+        annotations["berth.dev/tenant-request-uid"] = "u2".into();
+        let tenant: TenantCluster = serde_json::from_value(manifest).unwrap();
+        let attached = TenantGrant { uid: "u2".to_owned(), generation: 0, ..grant() };
+        let record = GrantRecord { quota: "small".to_owned(), grant: attached };
+        assert_eq!(recorded_grant(&tenant), Some(record));
     }
 
     #[test]

@@ -200,6 +200,11 @@ pub struct SelfService {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63))]
     pub flavors_namespace: Option<String>,
+    /// Seconds for which a tenant stays whose TenantRequest does not exist any more, although its finalizer prevents its
+    /// deletion. Default 3600, so that a restore from a backup may create the objects in any order.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(max = 31_536_000))]
+    pub orphan_deletion_delay_seconds: Option<u32>,
 }
 
 /// Reference to a Secret or ConfigMap that objects in other namespaces may use.

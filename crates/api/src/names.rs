@@ -149,7 +149,8 @@ pub const EVACUATION_ANNOTATION: &str = "berth.dev/evacuation";
 /// separated by a slash.
 pub const TENANT_REQUEST_ANNOTATION: &str = "berth.dev/tenant-request";
 /// Annotation of a TenantCluster: the UID of the TenantRequest for which the controller created it. The controller never
-/// changes or deletes a TenantCluster for a request with another UID.
+/// changes or deletes a TenantCluster for a request with another UID. An administrator may set the UID of a later request with the
+/// same namespace and name, for example after a restore.
 pub const TENANT_REQUEST_UID_ANNOTATION: &str = "berth.dev/tenant-request-uid";
 /// Annotation of a TenantCluster: the grant of its TenantRequest as JSON, and the name of the TenantQuota. The controller
 /// restores the status of a TenantQuota from these annotations.
@@ -160,6 +161,8 @@ pub const SHARED_FROM_LABEL: &str = "berth.dev/shared-from";
 /// Annotation of a TenantCluster whose TenantRequest is being deleted: the time at which the controller deleted the permissions
 /// of the requester and of the tenant's CSI driver, in RFC 3339. While it exists, the CSI driver gets no permissions.
 pub const ACCESS_REVOKED_ANNOTATION: &str = "berth.dev/access-revoked";
+/// Annotation of a TenantCluster whose TenantRequest does not exist: the time since which it is missing, in RFC 3339.
+pub const REQUEST_MISSING_ANNOTATION: &str = "berth.dev/request-missing-since";
 /// Name of the ServiceAccount in a tenant's namespace whose token is in the kubeconfig of the requester, of its RoleBinding,
 /// and of the ClusterRole with its permissions.
 pub const TENANT_USER: &str = "berth-tenant-user";

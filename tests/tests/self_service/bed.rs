@@ -158,7 +158,7 @@ impl Bed {
     /// Returns all requests and quotas, and the ends of the controllers' logs.
     fn describe(&self) -> String {
         let list = |kind: &str| self.plane.get_json(&[kind, "-A"]).unwrap_or_default();
-        let logs: Vec<String> = ["race-a", "race-b", "first", "killed", "last"]
+        let logs: Vec<String> = ["race-a", "race-b", "first", "restored", "killed", "last"]
             .iter()
             .map(|name| self.plane.log_tail(name))
             .collect();

@@ -9,7 +9,7 @@ use berth_runtime::call::with_timeout;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::{DeleteParams, DynamicObject, Patch, Preconditions};
 use kube::{Api, ResourceExt as _};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::failure::without_failure;
 use super::issue::until_rotation;
@@ -24,7 +24,7 @@ use crate::self_service::objects::request_uid;
 use crate::tenants::fault::Fault;
 
 /// Shortest delay before the next reconcile while a deletion waits.
-const RETRY_DELAY: Duration = Duration::from_secs(10);
+pub(super) const RETRY_DELAY: Duration = Duration::from_secs(10);
 /// Maximum number of steps in one reconcile; a complete deletion has fewer steps.
 const MAX_STEPS: usize = 6;
 
@@ -227,12 +227,20 @@ impl SelfService {
         if since.is_none() && !tenant.annotations().contains_key(ACCESS_REVOKED_ANNOTATION) {
             return Ok(());
         }
-        let name = tenant.name_any();
-        let api: Api<TenantCluster> = Api::all(self.context.client.clone());
         let since = since.map(|since| since.0.to_string());
-        let patch = json!({"metadata": {
-            "uid": tenant.uid(), "annotations": { ACCESS_REVOKED_ANNOTATION: since },
-        }});
+        let annotations = json!({ ACCESS_REVOKED_ANNOTATION: since });
+        self.patch_tenant(tenant, json!({"uid": tenant.uid(), "annotations": annotations})).await
+    }
+
+    /// Patches the metadata of a TenantCluster. The patch must have its UID.
+    pub(super) async fn patch_tenant(
+        &self,
+        tenant: &TenantCluster,
+        metadata: Value,
+    ) -> Result<(), ReconcileFailure> {
+        let name = tenant.name_any();
+        let patch = json!({ "metadata": metadata });
+        let api: Api<TenantCluster> = Api::all(self.context.client.clone());
         let patched = with_timeout(api.patch(&name, &patch_params(), &Patch::Merge(patch))).await;
         let request = format!("patch TenantCluster {name}");
         patched.map(drop).map_err(ReconcileFailure::with_request(request))

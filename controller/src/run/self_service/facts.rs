@@ -17,6 +17,7 @@ use crate::self_service::assignment::NamespaceLabels;
 use crate::self_service::demand::FlavorSizes;
 use crate::self_service::flavor::{FlavorSize, built_in_size, read_size};
 use crate::self_service::objects::request_uid;
+use crate::self_service::orphans::earlier_request_fault;
 use crate::self_service::plan::name_in_use;
 use crate::self_service::reserved::reserved_names;
 use crate::tenants::fault::Fault;
@@ -146,7 +147,13 @@ impl SelfService {
                 granted.get(name).is_some_and(|others| others.iter().any(|other| *other != uid));
             let problem = match self.context.tenants.get(name) {
                 Some(tenant) if request_uid(&tenant) == Some(uid.as_str()) => continue,
-                Some(_) => "another TenantCluster has it",
+                Some(tenant) => match earlier_request_fault(&tenant, request) {
+                    Some(fault) => {
+                        all.insert(uid, fault);
+                        continue;
+                    }
+                    None => "another TenantCluster has it",
+                },
                 None if unknown.contains(name) => "another TenantCluster has it",
                 None if has_other_grant => "another TenantRequest has it",
                 // A tenant of the same name would get the VLAN and the prefix of the deleted one at once.

@@ -29,8 +29,6 @@ const MIN_PLAN_INTERVAL: Duration = Duration::from_secs(1);
 /// Delay before the next plan if a fact may change without an event: a namespace may get a label, an instance type may be
 /// created, and a quarantine may end. It doubles with each plan with the same decisions, up to the resync.
 const REPLAN_DELAY: Duration = Duration::from_secs(30);
-/// Delay before the next plan while the tenant of an orphaned grant is being deleted.
-const ORPHAN_DELAY: Duration = Duration::from_secs(10);
 /// Delay before the first comparison of a reduced grant with the tenant's machines. It doubles as [`REPLAN_DELAY`] does.
 const REDUCTION_DELAY: Duration = Duration::from_secs(10);
 /// Delay between the two comparisons that find that a tenant fits its reduced grant. With jitter, it is longer than a call.
@@ -120,7 +118,8 @@ impl SelfService {
             let (own, mut grants): (Vec<_>, Vec<_>) =
                 quota.grants().iter().cloned().partition(|grant| grant.uid == uid);
             grants.extend(own.iter().filter_map(|grant| self.quarantined_grant(&quota, grant)));
-            self.write_grants(&quota, grants, &[]).await?;
+            let orphans = self.last_orphans(&quota.name_any());
+            self.write_grants(&quota, grants, &orphans).await?;
         }
         Ok(())
     }
@@ -185,14 +184,18 @@ impl SelfService {
         };
         let mut plan = plan_quota(quota, grants, &requests, facts);
         let is_complete = self.ensure_finalizers(quota, &mut plan, &mut requests).await;
-        self.write_grants(quota, plan.grants.clone(), &orphans).await?;
-        let repetitions = self.record_plan(&quota.name_any(), &plan, &requests);
+        let messages: Vec<String> = orphans.iter().map(|orphan| orphan.message.clone()).collect();
+        self.write_grants(quota, plan.grants.clone(), &messages).await?;
+        let repetitions = self.record_plan(&quota.name_any(), &plan, &requests, messages);
         if !is_complete {
             return Ok(MIN_PLAN_INTERVAL);
         }
-        if !orphans.is_empty() {
-            return Ok(ORPHAN_DELAY);
-        }
+        let delay = self.replan_delay(&plan, repetitions);
+        Ok(orphans.iter().map(|orphan| orphan.delay).fold(delay, Duration::min))
+    }
+
+    /// Returns the delay before the next plan of a quota, of which `repetitions` had the same decisions.
+    fn replan_delay(&self, plan: &QuotaPlan, repetitions: u32) -> Duration {
         // Approvals and changes of the quota trigger a plan.
         let waits_for_event = |fault: &Fault| {
             matches!(
@@ -202,13 +205,13 @@ impl SelfService {
         };
         let has_reductions = plan.grants.iter().any(|grant| grant.reduced_amounts.is_some());
         let delay = match has_reductions {
-            true if self.reductions.is_any_fitting(&plan.grants) => return Ok(FITTING_DELAY),
+            true if self.reductions.is_any_fitting(&plan.grants) => return FITTING_DELAY,
             true => REDUCTION_DELAY,
-            false if plan.refusals.values().all(waits_for_event) => return Ok(self.context.resync),
+            false if plan.refusals.values().all(waits_for_event) => return self.context.resync,
             false => REPLAN_DELAY,
         };
         let delay = delay.saturating_mul(2_u32.saturating_pow(repetitions));
-        Ok(delay.min(self.context.resync))
+        delay.min(self.context.resync)
     }
 
     /// Ensures the finalizers of granted requests: a request without it may be deleted before its grant is written, which nothing

@@ -35,6 +35,8 @@ struct LastPlan {
     repetitions: u32,
     /// Decisions by the UID of the request.
     decisions: BTreeMap<String, Planned>,
+    /// Descriptions of the grants whose requests do not exist.
+    orphans: Vec<String>,
 }
 
 /// Decision of a plan, and the facts of the request on which it depends.
@@ -96,6 +98,12 @@ impl SelfService {
         plans.get(quota).map(|plan| plan.at)
     }
 
+    /// Returns the descriptions of the grants whose requests did not exist at the last plan of a quota.
+    pub(super) fn last_orphans(&self, quota: &str) -> Vec<String> {
+        let plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
+        plans.get(quota).map(|plan| plan.orphans.clone()).unwrap_or_default()
+    }
+
     /// Stores a plan, and triggers the requests that are refused for another reason than before. Granted requests are triggered
     /// when the store has their grants. Returns the number of plans with the same decisions in sequence.
     pub(super) fn record_plan(
@@ -103,6 +111,7 @@ impl SelfService {
         quota: &str,
         plan: &QuotaPlan,
         requests: &[Arc<TenantRequest>],
+        orphans: Vec<String>,
     ) -> u32 {
         let decision = |request: &Arc<TenantRequest>| {
             let uid = request.uid()?;
@@ -129,7 +138,12 @@ impl SelfService {
                 self.trigger_request(ObjectRef::from_obj(request.as_ref()));
             }
         }
-        plans.insert(quota.to_owned(), LastPlan { at: Instant::now(), repetitions, decisions });
+        let is_known = |orphan: &&String| last.is_some_and(|last| last.orphans.contains(orphan));
+        for progress in orphans.iter().filter(|orphan| !is_known(orphan)) {
+            tracing::warn!(quota, progress, "the request of a tenant does not exist");
+        }
+        let at = Instant::now();
+        plans.insert(quota.to_owned(), LastPlan { at, repetitions, decisions, orphans });
         repetitions
     }
 

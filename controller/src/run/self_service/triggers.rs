@@ -1,5 +1,7 @@
 //! Triggers reconciles of requests and quotas after changes.
 
+use std::sync::Arc;
+
 use berth_api::names::TENANT_REQUEST_ANNOTATION;
 use berth_api::{InfraConfig, TenantCluster, TenantGrant, TenantQuota, TenantRequest};
 use berth_runtime::watch::Change;
@@ -9,6 +11,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::service::SelfService;
 use crate::run::context::Context;
+use crate::self_service::objects::request_uid;
 
 /// Changes of the kinds on which grants and tenants depend.
 pub(super) struct Changes {
@@ -24,8 +27,8 @@ enum Affected {
     Nothing,
     All,
     Request(ObjectRef<TenantRequest>),
-    /// The quotas that have granted or planned the request with this UID, which was deleted.
-    QuotasOf(String),
+    /// The quotas that have granted or planned the request with this UID, and, if its TenantCluster names one, a request.
+    QuotasOf(String, Option<ObjectRef<TenantRequest>>),
     /// Requests whose grants have changed. `is_replanned` is true if the quota may have resources for others.
     Grants {
         quota: ObjectRef<TenantQuota>,
@@ -59,10 +62,11 @@ impl Changes {
                     }
                 }
                 Affected::Request(reference) => service.trigger_request(reference),
-                Affected::QuotasOf(uid) => {
+                Affected::QuotasOf(uid, request) => {
                     for quota in service.quotas_of(&uid) {
                         service.trigger_quota(ObjectRef::from_obj(quota.as_ref()));
                     }
+                    request.into_iter().for_each(|reference| service.trigger_request(reference));
                 }
                 Affected::Grants { quota, requests, is_replanned } => {
                     if is_replanned {
@@ -88,7 +92,9 @@ fn affected_by_request(change: Change<TenantRequest>) -> Affected {
         Change::Object(_, Some(request)) => {
             Affected::Request(ObjectRef::from_obj(request.as_ref()))
         }
-        Change::Object(Some(before), None) => Affected::QuotasOf(before.uid().unwrap_or_default()),
+        Change::Object(Some(before), None) => {
+            Affected::QuotasOf(before.uid().unwrap_or_default(), None)
+        }
         Change::Object(None, None) => Affected::Nothing,
         Change::Relisted => Affected::All,
     }
@@ -122,16 +128,26 @@ fn affected_by_quota(change: &Change<TenantQuota>) -> Affected {
 }
 
 fn affected_by_tenant(change: Change<TenantCluster>) -> Affected {
-    let tenant = match change {
-        Change::Object(before, after) => after.or(before),
+    let (before, after) = match change {
+        Change::Object(before, after) => (before, after),
         Change::Relisted => return Affected::All,
     };
+    let uid = |tenant: &Option<Arc<TenantCluster>>| {
+        tenant.as_deref().and_then(request_uid).map(str::to_owned)
+    };
+    // The TenantCluster was deleted, or an administrator has attached it to another request.
+    let released = uid(&before).filter(|before| Some(before) != uid(&after).as_ref());
+    let tenant = after.or(before);
     let request = tenant.and_then(|tenant| {
         let annotation = tenant.annotations().get(TENANT_REQUEST_ANNOTATION)?;
         let (namespace, name) = annotation.split_once('/')?;
         Some(ObjectRef::new(name).within(namespace))
     });
-    request.map_or(Affected::Nothing, Affected::Request)
+    match (released, request) {
+        (Some(uid), request) => Affected::QuotasOf(uid, request),
+        (None, Some(request)) => Affected::Request(request),
+        (None, None) => Affected::Nothing,
+    }
 }
 
 fn affected_by_config(change: &Change<InfraConfig>) -> Affected {
@@ -143,20 +159,37 @@ fn affected_by_config(change: &Change<InfraConfig>) -> Affected {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
+    use berth_api::names::TENANT_REQUEST_UID_ANNOTATION;
     use serde_json::json;
 
     use super::*;
 
+    fn tenant_with(annotations: &serde_json::Value) -> Option<Arc<TenantCluster>> {
+        let object = json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster",
+            "metadata": {"name": "shop", "annotations": annotations}, "spec": {},
+        });
+        Some(Arc::new(serde_json::from_value(object).unwrap()))
+    }
+
+    #[test]
+    fn an_attached_or_deleted_tenant_triggers_the_quota_of_its_grant() {
+        let of_request = |uid: &str| {
+            tenant_with(&json!({
+                TENANT_REQUEST_ANNOTATION: "team-a/shop", TENANT_REQUEST_UID_ANNOTATION: uid,
+            }))
+        };
+        let request = || Some(ObjectRef::new("shop").within("team-a"));
+        let quotas = || Affected::QuotasOf("old".to_owned(), request());
+        let attached = Change::Object(of_request("old"), of_request("new"));
+        assert_eq!(affected_by_tenant(attached), quotas());
+        assert_eq!(affected_by_tenant(Change::Object(of_request("old"), None)), quotas());
+    }
+
     #[test]
     fn a_tenant_triggers_the_request_in_its_annotation() {
         let tenant = |annotations: serde_json::Value| -> Change<TenantCluster> {
-            let object = json!({
-                "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster",
-                "metadata": {"name": "shop", "annotations": annotations}, "spec": {},
-            });
-            Change::Object(None, Some(Arc::new(serde_json::from_value(object).unwrap())))
+            Change::Object(None, tenant_with(&annotations))
         };
         let request = ObjectRef::new("shop").within("team-a");
         let annotations = json!({TENANT_REQUEST_ANNOTATION: "team-a/shop"});
