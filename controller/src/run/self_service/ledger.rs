@@ -4,7 +4,7 @@
 //! The status of the quota is read from the API server, not from a store, and is written with its resource version. So if two
 //! controllers grant requests at the same time, the API server accepts the first write, and the other controller plans again.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use kube::{Api, ResourceExt as _};
 
 use super::current_grants::CurrentGrants;
 use super::deletion::has_finalizer;
+use super::failure::without_failure;
 use super::service::{PlannedDecision, SelfService};
 use crate::run::apply::ApplyTarget;
 use crate::run::clock::now_in_seconds;
@@ -182,8 +183,9 @@ impl SelfService {
             names_in_use: &names_in_use,
             settled: &settled,
         };
+        let earlier: BTreeSet<String> = grants.iter().map(|grant| grant.uid.clone()).collect();
         let mut plan = plan_quota(quota, grants, &requests, facts);
-        let is_complete = self.ensure_finalizers(quota, &mut plan, &mut requests).await;
+        let is_complete = self.ensure_finalizers(&earlier, &mut plan, &mut requests).await;
         let messages: Vec<String> = orphans.iter().map(|orphan| orphan.message.clone()).collect();
         self.write_grants(quota, plan.grants.clone(), &messages).await?;
         let repetitions = self.record_plan(&quota.name_any(), &plan, &requests, messages);
@@ -215,37 +217,41 @@ impl SelfService {
     }
 
     /// Ensures the finalizers of granted requests: a request without it may be deleted before its grant is written, which nothing
-    /// would release. A request whose finalizer cannot be written now is removed from the plan. Returns true if there is none.
+    /// would release. A request that another client has written or deleted at the same time is removed from the plan, and one whose
+    /// finalizer cannot be written is refused; but not those of `earlier` grants, whose tenants exist. Returns true if no request
+    /// was removed.
     async fn ensure_finalizers(
         &self,
-        quota: &TenantQuota,
+        earlier: &BTreeSet<String>,
         plan: &mut QuotaPlan,
         requests: &mut Vec<Arc<TenantRequest>>,
     ) -> bool {
-        let mut missing = BTreeSet::new();
+        let (mut changed, mut refused) = (BTreeSet::new(), BTreeMap::new());
         for request in requests.iter().filter(|one| plan.grant_of(one).is_some()) {
             if request.metadata.deletion_timestamp.is_some() || has_finalizer(request) {
                 continue;
             }
             let uid = request.uid().unwrap_or_default();
-            let has_finalizer = match self.ensure_finalizer(request).await {
-                Ok(has_finalizer) => has_finalizer,
-                // The reconcile of the request may have written it at the same time.
-                Err(error) => {
-                    tracing::debug!(request = %uid, %error, "failed to add the finalizer of a request");
-                    false
+            let refusal = finalizer_refusal(self.ensure_finalizer(request).await);
+            if earlier.contains(&uid) {
+                continue;
+            }
+            match refusal {
+                None => {}
+                Some(FinalizerRefusal::Changed) => {
+                    changed.insert(uid);
                 }
-            };
-            // An earlier grant stays, because the tenant exists.
-            let is_new = quota.grants().iter().all(|grant| grant.uid != uid);
-            if !has_finalizer && is_new {
-                missing.insert(uid);
+                Some(FinalizerRefusal::Failed(fault)) => {
+                    tracing::debug!(request = %uid, error = %fault, "failed to add the finalizer of a request");
+                    refused.insert(uid, fault);
+                }
             }
         }
-        let is_missing = |uid: Option<&String>| uid.is_some_and(|uid| missing.contains(uid));
-        plan.grants.retain(|grant| !is_missing(Some(&grant.uid)));
-        requests.retain(|request| !is_missing(request.metadata.uid.as_ref()));
-        missing.is_empty()
+        let is_changed = |uid: Option<&String>| uid.is_some_and(|uid| changed.contains(uid));
+        plan.grants.retain(|one| !changed.contains(&one.uid) && !refused.contains_key(&one.uid));
+        plan.refusals.extend(refused);
+        requests.retain(|request| !is_changed(request.metadata.uid.as_ref()));
+        changed.is_empty()
     }
 
     async fn write_grants(
@@ -263,5 +269,51 @@ impl SelfService {
         let written = self.context.writer.apply_status(&target, body).await;
         let request = format!("apply status of TenantQuota {}", quota.name_any());
         written.map(drop).map_err(ReconcileFailure::with_request(request))
+    }
+}
+
+/// Reason why a request has no finalizer.
+#[derive(Debug, PartialEq, Eq)]
+enum FinalizerRefusal {
+    /// Another client has written or deleted the request since it was read. The store soon has its current version.
+    Changed,
+    /// The API server refuses the finalizer, or does not answer.
+    Failed(Fault),
+}
+
+/// Returns the reason why the finalizer was not written; `None` if the request has it. A write returns false if the request does
+/// not exist.
+fn finalizer_refusal(written: Result<bool, ReconcileFailure>) -> Option<FinalizerRefusal> {
+    match written {
+        Ok(true) => None,
+        Ok(false) => Some(FinalizerRefusal::Changed),
+        Err(ReconcileFailure::RequestFailed(_, error)) if error.status_code() == Some(409) => {
+            Some(FinalizerRefusal::Changed)
+        }
+        Err(failure) => {
+            let (result, _) = without_failure::<()>(Err(failure));
+            result.err().map(FinalizerRefusal::Failed)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_conflict_is_planned_again_at_once() {
+        let failed = |code: u16| {
+            let status = kube::core::Status { code, ..kube::core::Status::failure("no", "No") };
+            let error = kube::Error::Api(Box::new(status)).into();
+            finalizer_refusal(Err(ReconcileFailure::RequestFailed("patch".to_owned(), error)))
+        };
+        assert_eq!(finalizer_refusal(Ok(true)), None);
+        assert_eq!(finalizer_refusal(Ok(false)), Some(FinalizerRefusal::Changed));
+        assert_eq!(failed(409), Some(FinalizerRefusal::Changed));
+        for code in [403, 422, 500] {
+            let refusal = failed(code);
+            assert!(matches!(refusal, Some(FinalizerRefusal::Failed(_))), "{code}: {refusal:?}");
+        }
     }
 }
