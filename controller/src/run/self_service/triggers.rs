@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use berth_api::names::TENANT_REQUEST_ANNOTATION;
+use berth_api::names::condition::READY;
 use berth_api::{InfraConfig, TenantCluster, TenantGrant, TenantQuota, TenantRequest};
 use berth_runtime::watch::Change;
 use kube::ResourceExt as _;
@@ -12,6 +13,9 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use super::service::SelfService;
 use crate::run::context::Context;
 use crate::self_service::objects::request_uid;
+
+/// Prefix of the annotations of Berth.
+const ANNOTATION_PREFIX: &str = "berth.dev/";
 
 /// Changes of the kinds on which grants and tenants depend.
 pub(super) struct Changes {
@@ -89,6 +93,9 @@ impl Changes {
 /// A deleted request may leave resources to others, or a grant without a request. Other changes affect only the request.
 fn affected_by_request(change: Change<TenantRequest>) -> Affected {
     match change {
+        Change::Object(Some(before), Some(after)) if !request_differs(&before, &after) => {
+            Affected::Nothing
+        }
         Change::Object(_, Some(request)) => {
             Affected::Request(ObjectRef::from_obj(request.as_ref()))
         }
@@ -98,6 +105,17 @@ fn affected_by_request(change: Change<TenantRequest>) -> Affected {
         Change::Object(None, None) => Affected::Nothing,
         Change::Relisted => Affected::All,
     }
+}
+
+/// Returns true if the reconcilers read a field of a request that differs. A user may write other metadata, such as labels, and each
+/// reconcile sends many requests.
+fn request_differs(one: &TenantRequest, other: &TenantRequest) -> bool {
+    let identity = |request: &TenantRequest| {
+        (request.uid(), request.metadata.generation, request.metadata.deletion_timestamp.clone())
+    };
+    identity(one) != identity(other)
+        || one.finalizers() != other.finalizers()
+        || one.status != other.status
 }
 
 fn affected_by_quota(change: &Change<TenantQuota>) -> Affected {
@@ -132,6 +150,11 @@ fn affected_by_tenant(change: Change<TenantCluster>) -> Affected {
         Change::Object(before, after) => (before, after),
         Change::Relisted => return Affected::All,
     };
+    if let (Some(before), Some(after)) = (&before, &after)
+        && !tenant_differs(before, after)
+    {
+        return Affected::Nothing;
+    }
     let uid = |tenant: &Option<Arc<TenantCluster>>| {
         tenant.as_deref().and_then(request_uid).map(str::to_owned)
     };
@@ -148,6 +171,23 @@ fn affected_by_tenant(change: Change<TenantCluster>) -> Affected {
         (None, Some(request)) => Affected::Request(request),
         (None, None) => Affected::Nothing,
     }
+}
+
+/// Returns true if the reconcilers read or write a field of a TenantCluster that differs. Most writes of its status change none.
+fn tenant_differs(one: &TenantCluster, other: &TenantCluster) -> bool {
+    let identity = |tenant: &TenantCluster| {
+        (tenant.uid(), tenant.metadata.deletion_timestamp.clone(), tenant.labels().clone())
+    };
+    let ready = |tenant: &TenantCluster| {
+        let mut conditions = tenant.status.iter().flat_map(|status| &status.conditions);
+        conditions.find(|one| one.type_ == READY).cloned()
+    };
+    let is_own = |(key, _): &(&String, &String)| key.starts_with(ANNOTATION_PREFIX);
+    let annotations = one.annotations().iter().filter(is_own);
+    identity(one) != identity(other)
+        || annotations.ne(other.annotations().iter().filter(is_own))
+        || one.spec != other.spec
+        || ready(one) != ready(other)
 }
 
 fn affected_by_config(change: &Change<InfraConfig>) -> Affected {
@@ -198,6 +238,60 @@ mod tests {
         let malformed = json!({TENANT_REQUEST_ANNOTATION: "shop"});
         assert_eq!(affected_by_tenant(tenant(malformed)), Affected::Nothing);
     }
+    #[test]
+    fn only_fields_that_reconcilers_read_trigger_a_request() {
+        let request = |generation: i64, metadata: serde_json::Value, status: serde_json::Value| {
+            let mut object = json!({
+                "apiVersion": "berth.dev/v1alpha1", "kind": "TenantRequest",
+                "metadata": {"name": "shop", "namespace": "team-a", "uid": "u", "generation": generation},
+                "spec": {"machines": {"count": 1, "flavors": ["small"]}}, "status": status,
+            });
+            let fields = object["metadata"].as_object_mut().unwrap();
+            fields.extend(metadata.as_object().unwrap().clone());
+            Some(Arc::new(serde_json::from_value(object).unwrap()))
+        };
+        let before = || request(1, json!({}), json!({}));
+        let affected =
+            |after| affected_by_request(Change::Object(before(), after)) != Affected::Nothing;
+        let labelled =
+            json!({"labels": {"a": "b"}, "annotations": {"a": "b"}, "resourceVersion": "7"});
+        assert!(!affected(request(1, labelled, json!({}))));
+        assert!(affected(request(2, json!({}), json!({}))));
+        assert!(affected(request(1, json!({"uid": "other"}), json!({}))));
+        assert!(affected(request(1, json!({"finalizers": ["berth.dev/cleanup"]}), json!({}))));
+        let deleted = json!({"deletionTimestamp": "2026-01-01T00:00:00Z"});
+        assert!(affected(request(1, deleted, json!({}))));
+        let approval = json!({"decision": "Approved", "generation": 1, "uid": "u"});
+        assert!(affected(request(1, json!({}), json!({ "approval": approval }))));
+    }
+
+    #[test]
+    fn only_fields_that_reconcilers_read_trigger_the_request_of_a_tenant() {
+        let tenant = |annotations: serde_json::Value, spec: serde_json::Value, ready: &str| {
+            let mut all = json!({TENANT_REQUEST_ANNOTATION: "team-a/shop"});
+            all.as_object_mut().unwrap().extend(annotations.as_object().unwrap().clone());
+            let condition = |type_: &str, status: &str| {
+                json!({
+                    "type": type_, "status": status, "reason": "Ready", "message": "",
+                    "lastTransitionTime": "2026-01-01T00:00:00Z",
+                })
+            };
+            let object = json!({
+                "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster",
+                "metadata": {"name": "shop", "annotations": all}, "spec": spec,
+                "status": {"conditions": [condition("Ready", ready)]},
+            });
+            Some(Arc::new(serde_json::from_value(object).unwrap()))
+        };
+        let before = || tenant(json!({}), json!({}), "True");
+        let affected =
+            |after| affected_by_tenant(Change::Object(before(), after)) != Affected::Nothing;
+        assert!(!affected(tenant(json!({"example.com/a": "b"}), json!({}), "True")));
+        assert!(affected(tenant(json!({}), json!({}), "False")));
+        assert!(affected(tenant(json!({}), json!({"allowedFlavors": ["small"]}), "True")));
+        assert!(affected(tenant(json!({"berth.dev/tenant-grant": "{}"}), json!({}), "True")));
+    }
+
     #[test]
     fn a_quota_triggers_the_requests_whose_grants_changed() {
         let quota = |grants: serde_json::Value| -> Option<Arc<TenantQuota>> {
