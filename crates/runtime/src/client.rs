@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use hyper::{Method, Request};
 use kube::client::{Body, ClientBuilder};
-use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 use tower::BoxError;
 use tower::util::MapRequestLayer;
@@ -48,6 +48,15 @@ pub async fn connect(
     hint: &str,
     count_request: impl Fn(&str) + Clone + Send + Sync + 'static,
 ) -> anyhow::Result<Connection> {
+    let (config, certificate) = read_config(kubeconfig, hint).await?;
+    create_connection(config, certificate, count_request)
+}
+
+/// Reads the configuration of the cluster as [`connect`] does, with the validity of the client certificate.
+async fn read_config(
+    kubeconfig: Option<&Path>,
+    hint: &str,
+) -> anyhow::Result<(Config, Option<Validity>)> {
     let mut certificate = None;
     let config = match kubeconfig {
         Some(path) => {
@@ -66,7 +75,42 @@ pub async fn connect(
             )
         })?,
     };
-    create_connection(config, certificate, count_request)
+    Ok((config, certificate))
+}
+
+/// Address and certificate authority of a cluster, without a credential: users bring their own.
+#[derive(Clone)]
+pub struct Cluster {
+    config: Config,
+}
+
+impl std::fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cluster").field("url", &self.config.cluster_url).finish_non_exhaustive()
+    }
+}
+
+impl Cluster {
+    /// Reads the cluster as [`connect`] does, and drops the credential.
+    ///
+    /// # Errors
+    /// Returns an error if the kubeconfig or the ServiceAccount cannot be read.
+    pub async fn read(kubeconfig: Option<&Path>, hint: &str) -> anyhow::Result<Self> {
+        let (mut config, _) = read_config(kubeconfig, hint).await?;
+        config.auth_info = AuthInfo::default();
+        config.headers.clear();
+        Ok(Self { config })
+    }
+
+    /// Returns a client that authenticates with this credential only.
+    ///
+    /// # Errors
+    /// Returns an error if the client certificate or its key cannot be parsed.
+    pub fn client_with(&self, credential: AuthInfo) -> anyhow::Result<Client> {
+        let mut config = self.config.clone();
+        config.auth_info = credential;
+        Ok(create_connection(config, None, |_| {})?.client)
+    }
 }
 
 /// Returns a client with the permissions of the user of a command, and the namespace of the context. The kubeconfig is
