@@ -1,0 +1,5 @@
+//! Handlers of requests.
+
+pub(crate) mod live;
+pub(crate) mod session;
+pub(crate) mod views;

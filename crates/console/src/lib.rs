@@ -1,0 +1,29 @@
+//! Web console of an infra cluster.
+//!
+//! One set of watches ([`objects`]) serves all users. Each user signs in with a credential of the API server
+//! ([`identity`]), and sees the objects that the API server permits this user to list ([`rights`]). Pages are HTML from
+//! compiled templates ([`pages`]); scripts only filter and refresh.
+
+mod assets;
+mod error;
+mod handlers;
+mod headers;
+mod identity;
+mod objects;
+mod pages;
+mod query;
+mod random;
+mod requests;
+mod rights;
+mod router;
+mod run;
+mod server;
+mod session;
+mod settings;
+mod state;
+#[cfg(test)]
+mod test_helpers;
+mod tls;
+
+pub use run::run;
+pub use settings::{Settings, SettingsError, Transport};

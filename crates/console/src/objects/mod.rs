@@ -1,0 +1,5 @@
+//! Objects of the cluster, watched once for all users, and the part of them that a user may see.
+
+pub(crate) mod store;
+pub(crate) mod visible;
+pub(crate) mod watch;

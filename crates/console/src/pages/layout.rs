@@ -1,0 +1,191 @@
+//! Frame of all pages.
+
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use maud::{DOCTYPE, Markup, html};
+
+use super::theme::Theme;
+use crate::assets;
+
+/// Options of htmx: no inline styles, no evaluation of code, no scripts in responses, and no copies of pages in the storage
+/// of the browser.
+const HTMX_OPTIONS: &str = r#"{"includeIndicatorStyles":false,"allowEval":false,"allowScriptTags":false,"selfRequestsOnly":true,"historyCacheSize":0,"refreshOnHistoryMiss":true,"scrollIntoViewOnBoost":false}"#;
+
+/// A page as the response to a request.
+pub(crate) struct Html(pub(crate) Markup);
+
+impl IntoResponse for Html {
+    fn into_response(self) -> Response {
+        ([(CONTENT_TYPE, "text/html; charset=utf-8")], self.0.into_string()).into_response()
+    }
+}
+
+/// Sections of the navigation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Section {
+    Fleet,
+    Tenants,
+    Machines,
+    Networks,
+}
+
+impl Section {
+    const ALL: [Self; 4] = [Self::Fleet, Self::Tenants, Self::Machines, Self::Networks];
+
+    const fn path(self) -> &'static str {
+        match self {
+            Self::Fleet => "/",
+            Self::Tenants => "/tenants",
+            Self::Machines => "/vms",
+            Self::Networks => "/networks",
+        }
+    }
+
+    const fn label(self) -> &'static str {
+        match self {
+            Self::Fleet => "Fleet",
+            Self::Tenants => "Tenants",
+            Self::Machines => "VMs",
+            Self::Networks => "Networks",
+        }
+    }
+}
+
+/// Frame of a page of a user.
+pub(crate) struct Frame<'a> {
+    pub(crate) title: &'a str,
+    pub(crate) section: Section,
+    pub(crate) user: &'a str,
+    pub(crate) csrf: &'a str,
+    pub(crate) theme: Theme,
+    /// Path and query of the page.
+    pub(crate) path: &'a str,
+}
+
+/// Content of a page.
+pub(crate) struct Content {
+    /// Form that selects what the view shows; it stays when the view is refreshed.
+    pub(crate) form: Option<Markup>,
+    /// The part that is refreshed when objects change.
+    pub(crate) view: Markup,
+}
+
+/// Returns a page of a user.
+pub(crate) fn page(frame: &Frame<'_>, content: &Content) -> Markup {
+    document(
+        frame.title,
+        frame.theme,
+        Some(frame.path),
+        &html! {
+            a .skip href="#content" { "Skip to content" }
+            header .top {
+                a .brand href="/" { "Berth" }
+                nav aria-label="Sections" {
+                    ul {
+                        @for section in Section::ALL {
+                            li {
+                                a href=(section.path()) aria-current=[(section == frame.section).then_some("page")] {
+                                    (section.label())
+                                }
+                            }
+                        }
+                    }
+                }
+                p #live .live role="status" { "Not live" }
+                (theme_form(frame))
+                form .user method="post" action="/sign-out" {
+                    input type="hidden" name="csrf" value=(frame.csrf);
+                    span .name title="User" { (frame.user) }
+                    button type="submit" { "Sign out" }
+                }
+            }
+            main #content tabindex="-1" {
+                h1 { (frame.title) }
+                @if let Some(form) = &content.form { (form) }
+                div #view hx-get=(frame.path) hx-trigger="refresh" hx-select="#view" hx-target="this" hx-swap="outerHTML"
+                    hx-headers=r#"{"Berth-Refresh": "1"}"# {
+                    (content.view)
+                }
+            }
+        },
+    )
+}
+
+fn theme_form(frame: &Frame<'_>) -> Markup {
+    html! {
+        form .theme method="post" action="/theme" aria-label="Theme" {
+            input type="hidden" name="csrf" value=(frame.csrf);
+            input type="hidden" name="from" value=(frame.path);
+            @for theme in Theme::ALL {
+                button type="submit" name="theme" value=(theme) aria-pressed=((theme == frame.theme).to_string()) {
+                    (theme.label())
+                }
+            }
+        }
+    }
+}
+
+/// Returns a page without navigation, for example for the sign-in.
+pub(crate) fn bare_page(title: &str, theme: Theme, content: &Markup) -> Markup {
+    document(
+        title,
+        theme,
+        None,
+        &html! {
+            main #content .bare { (content) }
+        },
+    )
+}
+
+fn document(title: &str, theme: Theme, live: Option<&str>, body: &Markup) -> Markup {
+    html! {
+        (DOCTYPE)
+        html lang="en" data-theme=(theme) {
+            head {
+                meta charset="utf-8";
+                title { (title) " - Berth" }
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                meta name="htmx-config" content=(HTMX_OPTIONS);
+                link rel="icon" href=(assets::path("icon.svg"));
+                link rel="stylesheet" href=(assets::path("console.css"));
+                @if live.is_some() {
+                    script src=(assets::path("htmx.js")) defer {}
+                    script src=(assets::path("console.js")) defer {}
+                }
+            }
+            body data-live=[live] { (body) }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hostile_texts_are_escaped() {
+        let hostile = "\"><script>alert(1)</script><img src=x onerror='alert(1)'>";
+        let frame = Frame {
+            title: hostile,
+            section: Section::Fleet,
+            user: hostile,
+            csrf: hostile,
+            theme: Theme::Dark,
+            path: hostile,
+        };
+        let content = Content { form: None, view: html! { p title=(hostile) { (hostile) } } };
+        let text = page(&frame, &content).into_string();
+        assert!(!text.contains("<script>") && !text.contains("<img"), "{text}");
+        assert!(!text.contains("\"\"><"), "{text}");
+        assert!(text.contains("data-theme=\"dark\"") && text.contains("&lt;script&gt;"), "{text}");
+    }
+
+    #[test]
+    fn pages_have_no_inline_scripts_and_styles() {
+        let text = bare_page("x", Theme::Auto, &html! { p { "x" } }).into_string();
+        for inline in ["style=", "<style", "onclick", "javascript:"] {
+            assert!(!text.contains(inline), "{inline}: {text}");
+        }
+    }
+}

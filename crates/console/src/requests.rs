@@ -1,0 +1,131 @@
+//! Requests of browsers: session, theme, address of the client, and forms.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::body::Bytes;
+use axum::extract::FromRequestParts;
+use axum::http::Method;
+use axum::http::header::{HOST, HeaderMap, ORIGIN};
+use axum::http::request::Parts;
+
+use crate::error::PageError;
+use crate::pages::theme::Theme;
+use crate::query::Fields;
+use crate::session::cookie::Cookie;
+use crate::session::store::{Session, Use};
+use crate::state::{Console, Shared};
+
+/// Header with which scripts mark the refresh of an open page.
+const REFRESH_HEADER: &str = "berth-refresh";
+
+/// Address of the client, which the server adds to each request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peer(pub(crate) IpAddr);
+
+/// A request of a user who has signed in.
+pub(crate) struct SignedIn {
+    pub(crate) session: Arc<Session>,
+    /// Id of the session.
+    pub(crate) id: String,
+    pub(crate) theme: Theme,
+    /// Path and query of the request.
+    pub(crate) path: String,
+}
+
+impl FromRequestParts<Shared> for SignedIn {
+    type Rejection = PageError;
+
+    async fn from_request_parts(parts: &mut Parts, console: &Shared) -> Result<Self, PageError> {
+        // After a sign-in, the browser opens pages, but does not send forms again.
+        let page = parts.uri.path_and_query().filter(|_| parts.method == Method::GET);
+        let path = page.map_or("/", |path| path.as_str()).to_owned();
+        let is_refresh = parts.headers.contains_key(REFRESH_HEADER);
+        let usage = if is_refresh { Use::ByRefresh } else { Use::ByUser };
+        let cookie = console.cookies.read(&parts.headers, Cookie::Session);
+        let found = cookie.and_then(|id| {
+            let session = console.sessions.get(&id, usage, Instant::now())?;
+            Some((session, id))
+        });
+        let Some((session, id)) = found else {
+            return Err(PageError::SignedOut { path, is_refresh });
+        };
+        Ok(Self { session, id, theme: read_theme(console, &parts.headers), path })
+    }
+}
+
+/// Returns the theme that the user has chosen.
+pub(crate) fn read_theme(console: &Console, headers: &HeaderMap) -> Theme {
+    let cookie = console.cookies.read(headers, Cookie::Theme).unwrap_or_default();
+    cookie.parse().unwrap_or_default()
+}
+
+/// Address of the client: the last address that the proxy in front of the console has added, or the peer.
+pub(crate) struct ClientAddress(pub(crate) IpAddr);
+
+impl FromRequestParts<Shared> for ClientAddress {
+    type Rejection = PageError;
+
+    async fn from_request_parts(parts: &mut Parts, console: &Shared) -> Result<Self, PageError> {
+        let peer = parts.extensions.get::<Peer>().map(|Peer(address)| *address);
+        let forwarded = parts.headers.get_all("x-forwarded-for").iter().next_back();
+        let forwarded =
+            forwarded.filter(|_| console.has_proxy).and_then(|value| value.to_str().ok());
+        let forwarded = forwarded.and_then(|list| list.rsplit(',').next()?.trim().parse().ok());
+        Ok(Self(forwarded.or(peer).unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED))))
+    }
+}
+
+/// Parses a form, and checks that a page of the console has sent it from the browser with this cookie. Returns the fields
+/// and the value of the cookie.
+///
+/// # Errors
+/// Returns an error if another site may have sent the form.
+pub(crate) fn read_form(
+    console: &Console,
+    headers: &HeaderMap,
+    cookie: Cookie,
+    body: &Bytes,
+) -> Result<(Fields, String), PageError> {
+    let fields = Fields::parse(body);
+    let value = console.cookies.read(headers, cookie).ok_or(PageError::ForeignForm)?;
+    let is_own = is_same_origin(headers) && console.csrf.is_valid(&value, fields.get("csrf"));
+    if is_own { Ok((fields, value)) } else { Err(PageError::ForeignForm) }
+}
+
+/// Returns false if the browser reports that another site has sent the form.
+fn is_same_origin(headers: &HeaderMap) -> bool {
+    let text = |value: &axum::http::HeaderValue| value.to_str().unwrap_or_default().to_owned();
+    if let Some(site) = headers.get("sec-fetch-site") {
+        return text(site) == "same-origin";
+    }
+    let Some(origin) = headers.get(ORIGIN).map(text) else { return true };
+    let host = headers.get(HOST).map(text).unwrap_or_default();
+    origin.split_once("://").is_some_and(|(_, origin)| origin == host)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn forms_of_other_sites_are_refused() {
+        for (headers, expected) in [
+            (&[][..], true),
+            (&[("sec-fetch-site", "same-origin")], true),
+            (&[("sec-fetch-site", "same-site")], false),
+            (&[("sec-fetch-site", "cross-site")], false),
+            (&[("sec-fetch-site", "none")], false),
+            (&[("origin", "http://127.0.0.1:9480"), ("host", "127.0.0.1:9480")], true),
+            (&[("origin", "http://127.0.0.1:1"), ("host", "127.0.0.1:9480")], false),
+            (&[("origin", "null"), ("host", "127.0.0.1:9480")], false),
+        ] {
+            let mut all = HeaderMap::new();
+            for (name, value) in headers {
+                all.insert(*name, value.parse().unwrap());
+            }
+            assert_eq!(is_same_origin(&all), expected, "{headers:?}");
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! Permissions of a user, as the API server's RBAC decides them: the shared objects are filtered with them.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use berth_runtime::call::{CallError, with_timeout};
+use berth_views::Kind;
+use berth_views::machines::tenant_of_namespace;
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use k8s_openapi::api::authorization::v1::{
+    ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
+};
+use kube::api::PostParams;
+use kube::{Api, Client};
+
+use crate::objects::visible::{Scope, Visible};
+
+/// Time for which a permission is used without asking the API server again: a revoked permission ends after this time.
+const PERMITTED_TIME: Duration = Duration::from_secs(30);
+/// Time for which a refusal is used. It is longer, because users in clusters with many namespaces have many refusals.
+const REFUSED_TIME: Duration = Duration::from_secs(120);
+/// Number of requests that are sent at the same time.
+const PARALLEL_REVIEWS: usize = 16;
+
+/// Question whether a user may read objects.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Question {
+    /// Lists all objects of a kind, in all namespaces.
+    ListAll(Kind),
+    /// Lists the objects of a kind in a namespace.
+    ListIn(Kind, String),
+    /// Reads one cluster-scoped object.
+    Get(Kind, String),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Answer {
+    is_permitted: bool,
+    at: Instant,
+}
+
+impl Answer {
+    fn is_current(self, now: Instant) -> bool {
+        let limit = if self.is_permitted { PERMITTED_TIME } else { REFUSED_TIME };
+        now.duration_since(self.at) < limit
+    }
+}
+
+/// Reason why the permissions of a user are not known.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RightsError {
+    #[error("the API server no longer accepts the credential")]
+    SignedOut,
+    #[error("the API server did not answer")]
+    Unavailable(#[source] CallError),
+}
+
+/// Permissions of a user, from the API server, which receives the user's own credential.
+pub(crate) struct Rights {
+    client: Client,
+    answers: Mutex<HashMap<Question, Answer>>,
+}
+
+impl Rights {
+    pub(crate) fn new(client: Client) -> Self {
+        Self { client, answers: Mutex::default() }
+    }
+
+    /// Returns the objects that the user may see. A namespace is visible if the user may list its VirtualMachines;
+    /// `namespaces` are those in which objects exist. If the user may not list TenantClusters, those of visible namespaces
+    /// are visible if the user may read them by name.
+    pub(crate) async fn visible(
+        &self,
+        namespaces: BTreeSet<String>,
+    ) -> Result<Visible, RightsError> {
+        let everything = self.permitted(Kind::ALL.map(Question::ListAll).to_vec()).await?;
+        let lists_all = |kind: Kind| everything.contains(&Question::ListAll(kind));
+        let shown = if lists_all(Kind::VirtualMachine) {
+            namespaces
+        } else {
+            self.permitted_namespaces(Kind::VirtualMachine, namespaces).await?
+        };
+        let mut scopes = BTreeMap::new();
+        for kind in Kind::ALL {
+            let scope = if lists_all(kind) {
+                Scope::All
+            } else if kind == Kind::VirtualMachine {
+                Scope::Some(shown.clone())
+            } else if kind.is_namespaced() {
+                Scope::Some(self.permitted_namespaces(kind, shown.clone()).await?)
+            } else if kind == Kind::TenantCluster {
+                let names = shown.iter().filter_map(|namespace| tenant_of_namespace(namespace));
+                let questions = names.map(|name| Question::Get(kind, name.to_owned()));
+                Scope::Some(names_of(self.permitted(questions.collect()).await?))
+            } else {
+                Scope::Some(BTreeSet::new())
+            };
+            scopes.insert(kind, scope);
+        }
+        Ok(Visible::new(scopes))
+    }
+
+    async fn permitted_namespaces(
+        &self,
+        kind: Kind,
+        namespaces: BTreeSet<String>,
+    ) -> Result<BTreeSet<String>, RightsError> {
+        let questions = namespaces.into_iter().map(|namespace| Question::ListIn(kind, namespace));
+        Ok(names_of(self.permitted(questions.collect()).await?))
+    }
+
+    /// Returns the questions to which the answer is yes.
+    async fn permitted(&self, questions: Vec<Question>) -> Result<Vec<Question>, RightsError> {
+        let answers = questions.into_iter().map(|question| async move {
+            let is_permitted = self.is_permitted(&question).await?;
+            Ok::<_, RightsError>(is_permitted.then_some(question))
+        });
+        let answers: Vec<Option<Question>> =
+            stream::iter(answers).buffer_unordered(PARALLEL_REVIEWS).try_collect().await?;
+        Ok(answers.into_iter().flatten().collect())
+    }
+
+    async fn is_permitted(&self, question: &Question) -> Result<bool, RightsError> {
+        let known = {
+            let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+            answers.get(question).copied().filter(|answer| answer.is_current(Instant::now()))
+        };
+        if let Some(answer) = known {
+            return Ok(answer.is_permitted);
+        }
+        let at = Instant::now();
+        let is_permitted = self.review(question).await?;
+        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        answers.insert(question.clone(), Answer { is_permitted, at });
+        Ok(is_permitted)
+    }
+
+    async fn review(&self, question: &Question) -> Result<bool, RightsError> {
+        let (verb, kind, namespace, name) = match question {
+            Question::ListAll(kind) => ("list", kind, None, None),
+            Question::ListIn(kind, namespace) => ("list", kind, Some(namespace.clone()), None),
+            Question::Get(kind, name) => ("get", kind, None, Some(name.clone())),
+        };
+        let [group, version, _, plural] = kind.resource();
+        let resource = ResourceAttributes {
+            group: Some(group.to_owned()),
+            version: Some(version.to_owned()),
+            resource: Some(plural.to_owned()),
+            verb: Some(verb.to_owned()),
+            namespace,
+            name,
+            ..ResourceAttributes::default()
+        };
+        let review = SelfSubjectAccessReview {
+            spec: SelfSubjectAccessReviewSpec {
+                resource_attributes: Some(resource),
+                non_resource_attributes: None,
+            },
+            ..SelfSubjectAccessReview::default()
+        };
+        let reviews: Api<SelfSubjectAccessReview> = Api::all(self.client.clone());
+        match with_timeout(reviews.create(&PostParams::default(), &review)).await {
+            Ok(answer) => Ok(answer.status.is_some_and(|status| status.allowed)),
+            Err(error) if error.status_code() == Some(401) => Err(RightsError::SignedOut),
+            Err(error) => Err(RightsError::Unavailable(error)),
+        }
+    }
+}
+
+/// Returns the namespaces or names of questions about single namespaces or objects.
+fn names_of(questions: Vec<Question>) -> BTreeSet<String> {
+    let names = questions.into_iter().filter_map(|question| match question {
+        Question::ListAll(_) => None,
+        Question::ListIn(_, name) | Question::Get(_, name) => Some(name),
+    });
+    names.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use axum::body::to_bytes;
+    use axum::http::{Request, Response};
+    use kube::client::Body;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// Returns a client of a simulated API server that permits what `is_permitted` accepts: verb, resource, namespace and
+    /// name of the review.
+    fn reviewing_client(
+        count: &Arc<AtomicUsize>,
+        is_permitted: fn(&str, &str, &str, &str) -> bool,
+    ) -> Client {
+        let count = Arc::clone(count);
+        let service = tower::service_fn(move |request: Request<Body>| {
+            count.fetch_add(1, Ordering::SeqCst);
+            async move {
+                let body = to_bytes(axum::body::Body::new(request.into_body()), 1 << 16).await;
+                let mut review: Value = serde_json::from_slice(&body.unwrap()).unwrap();
+                let asked = review["spec"]["resourceAttributes"].clone();
+                let field = |name: &str| asked[name].as_str().unwrap_or_default().to_owned();
+                let allowed = is_permitted(
+                    &field("verb"),
+                    &field("resource"),
+                    &field("namespace"),
+                    &field("name"),
+                );
+                review["status"] = json!({"allowed": allowed});
+                let response = Response::builder().status(201);
+                let body = Body::from(review.to_string().into_bytes());
+                Ok::<_, std::convert::Infallible>(response.body(body).unwrap())
+            }
+        });
+        Client::new(service, "default")
+    }
+
+    fn names(list: &[&str]) -> BTreeSet<String> {
+        list.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    #[tokio::test]
+    async fn user_of_one_namespace_sees_only_its_objects() {
+        let count = Arc::default();
+        let client =
+            reviewing_client(&count, |verb, resource, namespace, name| match (verb, resource) {
+                ("list", "virtualmachines" | "pods") => namespace == "cluster-bank",
+                ("get", "tenantclusters") => name == "bank",
+                _ => false,
+            });
+        let rights = Rights::new(client);
+        let all = names(&["cluster-bank", "cluster-shop", "default"]);
+        let visible = rights.visible(all.clone()).await.unwrap();
+        assert_eq!(visible.scope(Kind::VirtualMachine), &Scope::Some(names(&["cluster-bank"])));
+        assert_eq!(visible.scope(Kind::LauncherPod), &Scope::Some(names(&["cluster-bank"])));
+        assert_eq!(visible.scope(Kind::TenantCluster), &Scope::Some(names(&["bank"])));
+        for kind in [Kind::InfraNode, Kind::Node, Kind::VirtualMachineInstance, Kind::VlanClaim] {
+            assert_eq!(visible.scope(kind), &Scope::Some(BTreeSet::new()), "{kind:?}");
+        }
+        // The second time, no request is needed.
+        let before = count.load(Ordering::SeqCst);
+        assert_eq!(rights.visible(all).await.unwrap(), visible);
+        assert_eq!(count.load(Ordering::SeqCst), before);
+    }
+
+    #[tokio::test]
+    async fn administrator_needs_one_review_for_each_kind() {
+        let count = Arc::default();
+        let rights = Rights::new(reviewing_client(&count, |_, _, _, _| true));
+        let visible = rights.visible(names(&["a", "b", "c"])).await.unwrap();
+        assert!(visible.is_everything());
+        assert_eq!(count.load(Ordering::SeqCst), Kind::ALL.len());
+    }
+
+    #[tokio::test]
+    async fn refused_credential_ends_the_session() {
+        for (code, is_signed_out) in [(401, true), (403, false), (500, false)] {
+            let client = crate::test_helpers::test_client(move |_| {
+                let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
+                    "message": "no", "reason": "No", "code": code});
+                (code, status.to_string())
+            });
+            let error = Rights::new(client).visible(BTreeSet::new()).await.unwrap_err();
+            assert_eq!(matches!(error, RightsError::SignedOut), is_signed_out, "{code}");
+        }
+    }
+}

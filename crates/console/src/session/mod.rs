@@ -1,0 +1,6 @@
+//! Sessions of users: cookies, forms, and the server-side store.
+
+pub(crate) mod attempts;
+pub(crate) mod cookie;
+pub(crate) mod csrf;
+pub(crate) mod store;
