@@ -1,6 +1,7 @@
 //! Command line: reads arguments, calls the library, prints the result, and chooses the exit code.
 
 mod check;
+mod console;
 mod input;
 pub mod kubectl;
 mod live;
@@ -25,6 +26,7 @@ const EXAMPLES: &str = "  \
   berth-controller render --migrate -f cluster.yaml   patches for old load balancer Services
   berth-controller check --kubeconfig ~/.kube/config  problems of the infra cluster, with remedies
   berth-controller hosts                              hosts, as kubectl berth shows them
+  berth-controller console --kubeconfig ~/.kube/config    hosts, tenants and VMs in the browser
   berth-controller crds | kubectl apply -f -
   berth-controller run --kubeconfig ~/.kube/config    the daemon
 ";
@@ -60,6 +62,7 @@ enum Command {
     Check(check::Arguments),
     #[command(flatten)]
     View(kubectl::Command),
+    Console(console::Arguments),
     /// Print Berth's CustomResourceDefinitions as YAML
     #[command(after_help = "To install them:  berth-controller crds | kubectl apply -f -")]
     Crds,
@@ -89,6 +92,7 @@ pub fn main() -> ExitCode {
         Command::Run(arguments) => run::run(arguments),
         Command::Check(arguments) => check::run(&arguments),
         Command::View(command) => command.run(),
+        Command::Console(arguments) => console::run(arguments),
         Command::Crds => print_crds(),
         Command::Completion { shell } => print(&pages::completion_script(Cli::command(), shell)),
         Command::Man { markdown: true } => print(&pages::markdown_reference(Cli::command())),
