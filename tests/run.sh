@@ -26,7 +26,7 @@ sed -n '/"profile":{[^}]*"test":true/ s#.*"manifest_path":"\([^"]*\)/Cargo.toml"
 # A job is a folder, and programs that run one after the other. The longest jobs are first: `long` has those of the folder
 # tests, and `long_rest` those of other folders, where some programs have the same names. A name that is missing here only
 # makes the run longer. A program with two long tests can be in two jobs, `NAME=TEST` and `NAME!TEST` (see tests/job.sh).
-awk -v long_rest=' berth_controller dhcp kubevirt_vectors ' -v long='networks!addresses_ networks=addresses_+kubelet shape degraded self_service tenants addresses tenant_nodes node_drain assign drain_faults host_drain_faults cluster hostile_tenant host_drain tenant_storage host_loss exposure images image_obstacles image_faults' '
+awk -v long_rest=' berth_controller dhcp kubevirt_vectors ' -v long='networks!addresses_ networks=addresses_+kubelet shape degraded self_service tenants addresses tenant_nodes node_drain assign drain_faults host_drain_faults cluster hostile_tenant host_drain tenant_storage host_loss exposure images image_obstacles image_faults console' '
     $1 ~ /\/tests$/ { program[$2] = $3; folder = $1; next }
     index(long_rest, " " $2 " ") { early[++m] = $1 " " $3; next }
     { rest[++n] = $1 " " $3 }

@@ -22,6 +22,8 @@ want curl curl
 want openssl openssl
 want jq jq
 want udhcpc udhcpc
+want chromium chromium
+want chromedriver chromium-driver
 want dhclient isc-dhcp-client
 want /usr/lib/systemd/systemd-networkd systemd
 for pair in "$@"; do

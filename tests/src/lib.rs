@@ -1,9 +1,11 @@
 //! Shared helpers of the tests that need real servers, real hosts or the repository's files. These tests are in
 //! this crate.
 
+pub mod browser;
 pub mod cdi;
 pub mod check;
 pub mod cluster;
+pub mod console;
 pub mod controller;
 pub mod data;
 pub mod demo;

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result};
+use berth_tests::console::ConsoleProcess;
 use berth_tests::demo::Demo;
 use berth_tests::demo::logs::copy_temporary_logs;
 use berth_tests::demo::screen::Screen;
@@ -128,8 +129,11 @@ fn run_steps(
     }
     if !arguments.once {
         let kubectl = kubectl_commands(&demo)?;
+        let kubeconfig = demo.plane().kubeconfig();
+        let console = ConsoleProcess::start(&kubeconfig, &[], &logs.join("console.log"))?;
+        let url = &console.url;
         screen.print(&format!(
-            "\nThe demo runs until Ctrl-C:\n{kubectl}\n\n  kubectl get inode,tcluster,vmi -A\n\n"
+            "\nThe demo runs until Ctrl-C:\n{kubectl}\n\n  kubectl get inode,tcluster,vmi -A\n\nWeb console:  {url}\n\n"
         ));
         // This call ends after a signal, because the signal handler drops the sender.
         stop_receiver.recv().unwrap_or_default();

@@ -1,0 +1,307 @@
+//! Debian's chromium without a window, driven by chromedriver.
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::pin::Pin;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Bytes;
+use hyper::{Request, Response};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use serde_json::{Value, json};
+use thirtyfour::error::{WebDriverError, WebDriverResult};
+use thirtyfour::session::http::{Body, HttpClient};
+use thirtyfour::{By, ChromiumLikeCapabilities as _, DesiredCapabilities, Key, WebDriver};
+use tokio::runtime::Runtime;
+
+use crate::running::Running;
+use crate::wait::{Pending, wait_until};
+
+/// Programs of Debian's packages `chromium` and `chromium-driver`.
+const CHROMIUM: &str = "/usr/bin/chromium";
+const CHROMEDRIVER: &str = "/usr/bin/chromedriver";
+/// Time limit for chromedriver to start, and for a page to reach a state.
+const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Options of a browser.
+#[derive(Clone, Copy, Debug)]
+pub struct BrowserOptions {
+    /// Width of the window in pixels.
+    pub width: u32,
+    /// True if pages may run scripts.
+    pub has_scripts: bool,
+}
+
+/// A browser with a profile of its own. It is closed on drop.
+pub struct Browser {
+    runtime: Runtime,
+    driver: Option<WebDriver>,
+    _process: Running,
+}
+
+impl std::fmt::Debug for Browser {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Browser").finish_non_exhaustive()
+    }
+}
+
+impl Browser {
+    /// Returns true if the programs are installed.
+    #[must_use]
+    pub fn is_installed() -> bool {
+        [CHROMIUM, CHROMEDRIVER].iter().all(|program| Path::new(program).exists())
+    }
+
+    /// Starts a browser.
+    ///
+    /// # Errors
+    /// Fails if chromedriver or chromium does not start.
+    pub fn start(options: BrowserOptions) -> Result<Self> {
+        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let mut command = Running::command(Path::new(CHROMEDRIVER), None);
+        command.arg(format!("--port={port}"));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let process = Running::spawn(command)?;
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+        let url = format!("http://127.0.0.1:{port}");
+        wait_until("chromedriver answers", TIMEOUT, || {
+            let is_open = std::net::TcpStream::connect(("127.0.0.1", port)).is_ok();
+            is_open.then_some(()).ok_or_else(|| Pending::from("no connection"))
+        })?;
+        let driver = runtime.block_on(async {
+            let capabilities = capabilities(options)?;
+            let builder = WebDriver::builder(url, capabilities);
+            builder.client(DriverClient::default()).keep_alive(true).connect().await
+        });
+        Ok(Self { runtime, driver: Some(driver.context("chromium")?), _process: process })
+    }
+
+    fn driver(&self) -> Result<&WebDriver> {
+        self.driver.as_ref().context("the browser is closed")
+    }
+
+    /// Opens a page.
+    ///
+    /// # Errors
+    /// Fails if the browser does not answer.
+    pub fn open(&self, url: &str) -> Result<()> {
+        Ok(self.runtime.block_on(self.driver()?.goto(url))?)
+    }
+
+    /// Returns the address of the page.
+    ///
+    /// # Errors
+    /// Fails like [`Self::open`].
+    pub fn url(&self) -> Result<String> {
+        Ok(self.runtime.block_on(self.driver()?.current_url())?.to_string())
+    }
+
+    /// Returns the HTML of the page.
+    ///
+    /// # Errors
+    /// Fails like [`Self::open`].
+    pub fn source(&self) -> Result<String> {
+        Ok(self.runtime.block_on(self.driver()?.source())?)
+    }
+
+    /// Returns the visible text of the first element that a CSS selector selects.
+    ///
+    /// # Errors
+    /// Fails if there is no such element.
+    pub fn text(&self, selector: &str) -> Result<String> {
+        let driver = self.driver()?;
+        Ok(self.runtime.block_on(async { driver.find(By::Css(selector)).await?.text().await })?)
+    }
+
+    /// Returns true if a CSS selector selects a visible element.
+    ///
+    /// # Errors
+    /// Fails like [`Self::open`].
+    pub fn is_visible(&self, selector: &str) -> Result<bool> {
+        let driver = self.driver()?;
+        self.runtime.block_on(async {
+            for element in driver.find_all(By::Css(selector)).await? {
+                if element.is_displayed().await? {
+                    return anyhow::Ok(true);
+                }
+            }
+            anyhow::Ok(false)
+        })
+    }
+
+    /// Clicks on the first element that a CSS selector selects.
+    ///
+    /// # Errors
+    /// Fails if there is no such element.
+    pub fn click(&self, selector: &str) -> Result<()> {
+        let driver = self.driver()?;
+        Ok(self.runtime.block_on(async { driver.find(By::Css(selector)).await?.click().await })?)
+    }
+
+    /// Replaces the text of a field.
+    ///
+    /// # Errors
+    /// Fails if there is no such element.
+    pub fn fill(&self, selector: &str, text: &str) -> Result<()> {
+        let driver = self.driver()?;
+        self.runtime.block_on(async {
+            let element = driver.find(By::Css(selector)).await?;
+            element.clear().await?;
+            element.send_keys(text).await
+        })?;
+        Ok(())
+    }
+
+    /// Presses a key in the element that has the focus.
+    ///
+    /// # Errors
+    /// Fails like [`Self::open`].
+    pub fn press(&self, key: Key) -> Result<()> {
+        let driver = self.driver()?;
+        Ok(self.runtime.block_on(driver.action_chain().send_keys(key).perform())?)
+    }
+
+    /// Runs the body of a function in the page, and returns its result.
+    ///
+    /// # Errors
+    /// Fails if the script throws an error.
+    pub fn run(&self, script: &str, arguments: Vec<Value>) -> Result<Value> {
+        let result = self.runtime.block_on(self.driver()?.execute(script, arguments))?;
+        Ok(result.json().clone())
+    }
+
+    /// Runs the body of a function in the page, whose last argument is a function that takes the result.
+    ///
+    /// # Errors
+    /// Fails if the script throws an error, or does not return a result in time.
+    pub fn run_async(&self, script: &str, arguments: Vec<Value>) -> Result<Value> {
+        let result = self.runtime.block_on(self.driver()?.execute_async(script, arguments))?;
+        Ok(result.json().clone())
+    }
+
+    /// Waits until a condition holds.
+    ///
+    /// # Errors
+    /// Fails if the condition does not hold within the time limit.
+    pub fn wait(
+        &self,
+        condition: &str,
+        mut holds: impl FnMut(&Self) -> Result<bool>,
+    ) -> Result<()> {
+        wait_until(condition, TIMEOUT, || match holds(self) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(Pending::from(self.text("body").unwrap_or_default())),
+            Err(error) => Err(Pending::from(format!("{error:#}"))),
+        })
+    }
+
+    /// Changes the size of the window.
+    ///
+    /// # Errors
+    /// Fails like [`Self::open`].
+    pub fn resize(&self, width: u32, height: u32) -> Result<()> {
+        Ok(self.runtime.block_on(self.driver()?.set_window_rect(0, 0, width, height))?)
+    }
+
+    /// Writes a picture of the window in PNG format.
+    ///
+    /// # Errors
+    /// Fails if the file cannot be written.
+    pub fn screenshot(&self, file: &Path) -> Result<()> {
+        let image = self.runtime.block_on(self.driver()?.screenshot_as_png())?;
+        Ok(std::fs::write(file, image)?)
+    }
+
+    /// Returns the value of a cookie.
+    ///
+    /// # Errors
+    /// Fails if there is no such cookie.
+    pub fn cookie(&self, name: &str) -> Result<String> {
+        let cookies = self.runtime.block_on(self.driver()?.get_all_cookies())?;
+        match cookies.into_iter().find(|cookie| cookie.name == name) {
+            Some(cookie) => Ok(cookie.value),
+            None => bail!("the browser has no cookie {name}"),
+        }
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        if let Some(driver) = self.driver.take() {
+            // Also ends chromium.
+            self.runtime.block_on(driver.quit()).unwrap_or_default();
+        }
+    }
+}
+
+fn capabilities(options: BrowserOptions) -> WebDriverResult<thirtyfour::ChromeCapabilities> {
+    let mut chrome = DesiredCapabilities::chrome();
+    chrome.set_binary(CHROMIUM)?;
+    let size = format!("--window-size={},900", options.width);
+    // Tests run as root, for which chromium has no sandbox. They open only pages of this machine.
+    for argument in
+        ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", &size]
+    {
+        chrome.add_arg(argument)?;
+    }
+    if !options.has_scripts {
+        let blocked = json!({"profile.managed_default_content_settings.javascript": 2});
+        chrome.add_experimental_option("prefs", blocked)?;
+    }
+    Ok(chrome)
+}
+
+/// HTTP client for chromedriver. thirtyfour's own client would add a second HTTP library.
+#[derive(Clone)]
+struct DriverClient(Client<HttpConnector, Full<Bytes>>);
+
+impl Default for DriverClient {
+    fn default() -> Self {
+        Self(Client::builder(TokioExecutor::new()).build(HttpConnector::new()))
+    }
+}
+
+/// Future of a method of a trait object.
+type BoxedFuture<'f, T> = Pin<Box<dyn Future<Output = T> + Send + 'f>>;
+
+impl HttpClient for DriverClient {
+    fn send<'s, 'b, 'f>(
+        &'s self,
+        request: Request<Body<'b>>,
+    ) -> BoxedFuture<'f, WebDriverResult<Response<Bytes>>>
+    where
+        's: 'f,
+        'b: 'f,
+        Self: 'f,
+    {
+        Box::pin(async move {
+            let failed = |error: String| WebDriverError::HttpError(error);
+            let (head, body) = request.into_parts();
+            let body = match body {
+                Body::Empty => Bytes::new(),
+                Body::Json(value) => Bytes::from(value.to_string()),
+            };
+            let request = Request::from_parts(head, Full::new(body));
+            let response =
+                self.0.request(request).await.map_err(|error| failed(error.to_string()))?;
+            let (head, body) = response.into_parts();
+            let body = body.collect().await.map_err(|error| failed(error.to_string()))?;
+            Ok(Response::from_parts(head, body.to_bytes()))
+        })
+    }
+
+    fn new<'s, 'f>(&'s self) -> BoxedFuture<'f, Arc<dyn HttpClient>>
+    where
+        's: 'f,
+        Self: 'f,
+    {
+        Box::pin(async { Arc::new(Self::default()) as Arc<dyn HttpClient> })
+    }
+}
