@@ -232,7 +232,7 @@ fn assert_state(before: &str, host: &mut Host, read: impl Fn(&mut Host) -> Strin
         let lines = state.lines().filter(|line| !other.lines().any(|known| known == *line));
         lines.map(|line| format!("{sign} {line}\n")).collect::<String>()
     };
-    let difference = missing(before, &after, "-") + &missing(&after, before, "+");
+    let difference = missing(before, &after, "-") + missing(&after, before, "+").as_str();
     let difference: String = difference.chars().take(4000).collect();
     panic!("the links differ from their former state:\n{difference}");
 }

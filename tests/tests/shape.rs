@@ -119,7 +119,7 @@ fn difference(before: &str, after: &str) -> String {
         let lines = state.lines().filter(|line| !other.contains(line));
         lines.map(|line| format!("{sign} {line}\n")).collect::<String>()
     };
-    missing(before, after, "-") + &missing(after, before, "+")
+    missing(before, after, "-") + missing(after, before, "+").as_str()
 }
 
 #[track_caller]

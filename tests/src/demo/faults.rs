@@ -81,7 +81,7 @@ impl Demo<'_> {
         self.run_fault(&mut outcomes, &format!("{LOST_HOST} is powered on"), Self::power_on_host)?;
         let rows = outcomes.into_iter().map(Vec::from).collect();
         let outcomes = tables::render_table("Faults and outcomes", &["FAULT", "OUTCOME"], rows);
-        Ok(outcomes + &self.timelines)
+        Ok(outcomes + self.timelines.as_str())
     }
 
     fn run_fault(

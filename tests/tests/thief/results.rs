@@ -20,7 +20,7 @@ pub(crate) fn write_results(
     let date = Command::new("date").args(["-u", "+%F"]).output().unwrap();
     let date = String::from_utf8(date.stdout).unwrap().trim().to_owned();
     let text = result_header(test_cluster, &date, groups)
-        + &result_tables(groups, deployed_verdicts, all_permissions_verdicts);
+        + result_tables(groups, deployed_verdicts, all_permissions_verdicts).as_str();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(folder);
     std::fs::write(folder.join(format!("{date}-thief.md")), text).unwrap();
 }

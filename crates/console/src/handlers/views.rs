@@ -181,7 +181,7 @@ async fn read_events(
 fn event_row(event: Event) -> EventRow {
     let source = event.source.and_then(|source| source.component);
     let last = event.last_timestamp.or(event.first_timestamp).map(|time| time.0);
-    let time = last.or(event.event_time.map(|time| time.0));
+    let time = last.or_else(|| event.event_time.map(|time| time.0));
     EventRow {
         time: time.map(|time| time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()).unwrap_or_default(),
         type_: event.type_.unwrap_or_default(),
