@@ -18,9 +18,13 @@ pub(crate) enum PageError {
     SignedOut { path: String, is_refresh: bool },
     /// A site other than the console may have sent the form.
     ForeignForm,
+    /// The request names another host than the loopback.
+    ForeignHost,
     /// There is no such page, or the user may not see its object.
     NotFound,
-    /// Too many sign-ins; seconds until the next permitted one.
+    /// The code in the link of the console is not valid.
+    InvalidLink,
+    /// Too many failed sign-ins; seconds until the next permitted one.
     TooManyAttempts(u64),
     /// The console serves too many open pages.
     TooManyPages,
@@ -55,10 +59,20 @@ impl PageError {
                 "Form refused",
                 "The form is outdated, or another site has sent it. Go back, reload the page, and try again.",
             ),
+            Self::ForeignHost => (
+                StatusCode::MISDIRECTED_REQUEST,
+                "Unknown host",
+                "Open this console with localhost, or with the address of the loopback.",
+            ),
             Self::NotFound => (
                 StatusCode::NOT_FOUND,
                 "Not found",
                 "There is no such page or object, or you have no permission to see it.",
+            ),
+            Self::InvalidLink => (
+                StatusCode::NOT_FOUND,
+                "Link not valid",
+                "The link has been used, or is older than ten minutes. Send SIGUSR1 to the console: it prints a new link.",
             ),
             Self::TooManyAttempts(_) => (
                 StatusCode::TOO_MANY_REQUESTS,

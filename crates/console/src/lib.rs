@@ -5,10 +5,13 @@
 //! compiled templates ([`pages`]); scripts only filter and refresh.
 
 mod assets;
+mod client_address;
 mod error;
 mod handlers;
 mod headers;
+mod host_check;
 mod identity;
+mod keyed_limit;
 mod objects;
 mod pages;
 mod query;
@@ -23,7 +26,9 @@ mod settings;
 mod state;
 #[cfg(test)]
 mod test_helpers;
+mod time_limits;
 mod tls;
+mod write_limit;
 
 pub use run::run;
 pub use settings::{Settings, SettingsError, Transport};

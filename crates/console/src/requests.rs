@@ -77,6 +77,12 @@ impl FromRequestParts<Shared> for ClientAddress {
     }
 }
 
+/// Returns false if the browser cannot send a valid form: it has no cookie, or another site sends the form.
+pub(crate) fn may_send_forms(console: &Console, headers: &HeaderMap) -> bool {
+    let has = |cookie| console.cookies.read(headers, cookie).is_some();
+    is_same_origin(headers) && (has(Cookie::Session) || has(Cookie::Visitor))
+}
+
 /// Parses a form, and checks that a page of the console has sent it from the browser with this cookie. Returns the fields
 /// and the value of the cookie.
 ///

@@ -1,7 +1,7 @@
 //! Routes.
 
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse as _, Response};
@@ -9,11 +9,10 @@ use axum::routing::{get, post};
 
 use crate::error::PageError;
 use crate::handlers::{live, session, views};
+use crate::host_check::check_host;
 use crate::state::Shared;
+use crate::time_limits::limit_time;
 use crate::{assets, headers};
-
-/// Maximum size of a form: two PEM files, or a token.
-const MAX_FORM_BYTES: usize = 64 << 10;
 
 pub(crate) fn build_router(console: Shared) -> Router {
     Router::new()
@@ -33,7 +32,8 @@ pub(crate) fn build_router(console: Shared) -> Router {
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(readiness))
         .fallback(async || PageError::NotFound)
-        .layer(DefaultBodyLimit::max(MAX_FORM_BYTES))
+        .layer(from_fn_with_state(console.clone(), limit_time))
+        .layer(from_fn_with_state(console.clone(), check_host))
         .layer(from_fn_with_state(console.clone(), headers::secure))
         .with_state(console)
 }
@@ -50,50 +50,14 @@ async fn readiness(State(console): State<Shared>) -> Response {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-    use std::time::Instant;
 
     use axum::body::{Body, to_bytes};
     use axum::http::{Request, header};
-    use berth_views::Kind;
-    use serde_json::json;
-    use tokio::sync::Semaphore;
     use tower::ServiceExt as _;
 
     use super::*;
-    use crate::objects::store::Store;
-    use crate::session::attempts::{MAX_ATTEMPTS, SignInLimit};
-    use crate::session::cookie::Cookies;
-    use crate::session::csrf::CsrfKey;
-    use crate::session::store::SessionStore;
-    use crate::state::{Console, Identity};
-    use crate::test_helpers::test_client;
-
-    /// Returns the routes of a console whose user may list everything and opens it with the code `secret`.
-    fn test_router(is_secure: bool) -> Router {
-        let client = test_client(|_| {
-            let review = json!({"kind": "SelfSubjectAccessReview", "apiVersion": "authorization.k8s.io/v1",
-                "metadata": {}, "spec": {}, "status": {"allowed": true}});
-            (201, review.to_string())
-        });
-        let store = Store::default();
-        for name in ["rack1-a", "rack1-b"] {
-            store.add(Kind::Node, &json!({"metadata": {"name": name}}));
-        }
-        build_router(Arc::new(Console {
-            identity: Identity::Kubeconfig {
-                client,
-                user: "<alice>".to_owned(),
-                code: "secret".to_owned(),
-            },
-            cookies: Cookies::new(is_secure, 1),
-            csrf: CsrfKey::generate().unwrap(),
-            sessions: SessionStore::default(),
-            attempts: SignInLimit::new(Instant::now()),
-            store: Arc::new(store),
-            has_proxy: false,
-            streams: Arc::new(Semaphore::new(1)),
-        }))
-    }
+    use crate::session::attempts::MAX_ATTEMPTS;
+    use crate::test_helpers::{test_console, test_link};
 
     /// Sends a request, and returns the status code, the headers in one text, and the body.
     async fn send(
@@ -114,9 +78,10 @@ mod tests {
         (head.status.as_u16(), headers.collect(), String::from_utf8(body.to_vec()).unwrap())
     }
 
-    /// Opens the link, and returns the cookie of the session.
-    async fn open(router: &Router) -> String {
-        let (code, headers, _) = send(router, ("GET", "/open/secret"), "", "").await;
+    /// Opens a new link, and returns the cookie of the session.
+    async fn open(console: &Shared, router: &Router) -> String {
+        let link = test_link(console);
+        let (code, headers, _) = send(router, ("GET", &link), "", "").await;
         assert_eq!(code, 303, "{headers}");
         let (_, cookie) = headers.split_once("set-cookie: ").unwrap();
         cookie.split(';').next().unwrap().to_owned()
@@ -124,13 +89,14 @@ mod tests {
 
     #[tokio::test]
     async fn pages_need_a_session_and_have_security_headers() {
-        let router = test_router(true);
+        let console = test_console(true);
+        let router = build_router(Arc::clone(&console));
         for path in ["/", "/hosts/rack1-a", "/vms", "/live?page=/"] {
             let (code, headers, _) = send(&router, ("GET", path), "", "").await;
             assert_eq!(code, 303, "{path}");
             assert!(headers.contains("location: /sign-in?from=%2F"), "{headers}");
         }
-        let cookie = open(&router).await;
+        let cookie = open(&console, &router).await;
         let (code, headers, body) = send(&router, ("GET", "/"), &cookie, "").await;
         assert_eq!(code, 200, "{body}");
         assert!(body.contains("rack1-a") && body.contains("&lt;alice&gt;"), "{body}");
@@ -144,15 +110,16 @@ mod tests {
         ] {
             assert!(headers.contains(header), "{header}: {headers}");
         }
-        let plain = test_router(false);
+        let plain = build_router(test_console(false));
         let (_, headers, _) = send(&plain, ("GET", "/sign-in"), "", "").await;
         assert!(!headers.contains("strict-transport-security"), "{headers}");
     }
 
     #[tokio::test]
     async fn changed_cookies_and_foreign_forms_are_refused() {
-        let router = test_router(false);
-        let cookie = open(&router).await;
+        let console = test_console(false);
+        let router = build_router(Arc::clone(&console));
+        let cookie = open(&console, &router).await;
         let (name, id) = cookie.split_once('=').unwrap();
         for wrong in [format!("{name}={id}A"), format!("{name}="), format!("x{cookie}")] {
             assert_eq!(send(&router, ("GET", "/"), &wrong, "").await.0, 303, "{wrong}");
@@ -160,7 +127,7 @@ mod tests {
         let (_, _, page) = send(&router, ("GET", "/"), &cookie, "").await;
         let (_, token) = page.split_once("name=\"csrf\" value=\"").unwrap();
         let (token, _) = token.split_once('"').unwrap();
-        let other = open(&router).await;
+        let other = open(&console, &router).await;
         for (cookie, form) in [
             (&cookie, String::new()),
             (&cookie, "csrf=AAAA".to_owned()),
@@ -177,10 +144,39 @@ mod tests {
 
     #[tokio::test]
     async fn wrong_links_are_refused_and_counted() {
-        let router = test_router(false);
+        let console = test_console(false);
+        let router = build_router(Arc::clone(&console));
+        let link = test_link(&console);
         for _ in 0..MAX_ATTEMPTS {
             assert_eq!(send(&router, ("GET", "/open/wrong"), "", "").await.0, 404);
         }
-        assert_eq!(send(&router, ("GET", "/open/secret"), "", "").await.0, 429);
+        assert_eq!(send(&router, ("GET", "/open/wrong"), "", "").await.0, 429);
+        // Wrong codes do not lock out the right one, which is valid once.
+        assert_eq!(send(&router, ("GET", &link), "", "").await.0, 303);
+        assert_eq!(send(&router, ("GET", &link), "", "").await.0, 429);
+    }
+
+    #[tokio::test]
+    async fn new_session_of_a_browser_replaces_its_old_one() {
+        let console = test_console(false);
+        let router = build_router(Arc::clone(&console));
+        let old = open(&console, &router).await;
+        let link = test_link(&console);
+        assert_eq!(send(&router, ("GET", &link), &old, "").await.0, 303);
+        assert_eq!(send(&router, ("GET", "/"), &old, "").await.0, 303, "the old session has ended");
+    }
+
+    #[tokio::test]
+    async fn only_addresses_of_the_loopback_are_hosts_of_a_local_console() {
+        for (is_secure, host, code) in [
+            (false, "127.0.0.1:9480", 200),
+            (false, "evil.example:9480", 421),
+            (true, "console.example", 200),
+        ] {
+            let request = Request::builder().uri("/healthz").header(header::HOST, host);
+            let router = build_router(test_console(is_secure));
+            let response = router.oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
+            assert_eq!(response.status().as_u16(), code, "{host}");
+        }
     }
 }

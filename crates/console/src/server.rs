@@ -16,28 +16,42 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
+use crate::client_address::limit_key;
+use crate::keyed_limit::KeyedLimit;
 use crate::requests::Peer;
 use crate::tls::ServerCertificate;
+use crate::write_limit::WriteLimit;
 
 /// Maximum number of connections. Further clients wait until a connection ends.
 const MAX_CONNECTIONS: usize = 2000;
+/// Maximum number of connections of an address. A browser opens six.
+pub(crate) const MAX_ADDRESS_CONNECTIONS: usize = 64;
 /// Time limit for the TLS handshake, and for receiving the head of a request. It also ends idle connections.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time limit for a client to receive a response, or an event of a stream.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Accepts connections until the future is dropped.
+/// Accepts connections until the future is dropped. An address may have `address_connections` connections; further ones are
+/// closed at once.
 pub(crate) async fn serve(
     listener: TcpListener,
     certificate: Option<Arc<ServerCertificate>>,
+    address_connections: usize,
     router: Router,
 ) {
+    let by_address = KeyedLimit::new(address_connections);
     let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
         let Ok(permit) = Arc::clone(&connections).acquire_owned().await else { return };
         let (stream, peer) = accept(&listener).await;
+        let Some(of_address) = by_address.try_acquire(limit_key(peer.ip())) else {
+            tracing::debug!(peer = %peer.ip(), "closed a connection of an address with too many");
+            continue;
+        };
         let (router, certificate) = (router.clone(), certificate.clone());
         tokio::spawn(async move {
             serve_client(stream, peer.ip(), certificate.as_deref(), router).await;
-            drop(permit);
+            drop((permit, of_address));
         });
     }
 }
@@ -65,6 +79,8 @@ async fn serve_client(
     certificate: Option<&ServerCertificate>,
     router: Router,
 ) {
+    // Below TLS, which could otherwise store what the client does not receive.
+    let stream = WriteLimit::new(stream, WRITE_TIMEOUT);
     match certificate {
         None => serve_stream(stream, peer, router).await,
         Some(certificate) => {
@@ -91,5 +107,41 @@ async fn serve_stream(
     let builder = builder.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
     if let Err(error) = builder.serve_connection(TokioIo::new(stream), service).await {
         tracing::debug!(%peer, %error, "the client closed the connection");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::routing::get;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+
+    async fn request(address: SocketAddr) -> String {
+        let mut client = TcpStream::connect(address).await.unwrap();
+        let request = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+        // The server may have closed the connection before.
+        client.write_all(request).await.unwrap_or_default();
+        let mut response = String::new();
+        client.read_to_string(&mut response).await.map(|_| response).unwrap_or_default()
+    }
+
+    #[tokio::test]
+    async fn an_address_has_a_limited_number_of_connections() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let router = Router::new().route("/", get(async || "ok"));
+        let server = tokio::spawn(serve(listener, None, 2, router));
+        assert!(request(address).await.ends_with("ok"));
+        let mut idle = Vec::new();
+        for _ in 0..2 {
+            idle.push(TcpStream::connect(address).await.unwrap());
+        }
+        assert_eq!(request(address).await, "", "the third connection is closed");
+        drop(idle);
+        while request(address).await.is_empty() {
+            tokio::task::yield_now().await;
+        }
+        server.abort();
     }
 }

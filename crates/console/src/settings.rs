@@ -56,6 +56,11 @@ impl Settings {
         self.sign_in || self.kubeconfig.is_none()
     }
 
+    /// Returns true if browsers use addresses of the loopback only.
+    pub(crate) fn is_local(&self) -> bool {
+        self.listen.ip().is_loopback() && self.transport == Transport::Plain
+    }
+
     /// Checks that no credential is exposed.
     ///
     /// # Errors

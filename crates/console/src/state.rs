@@ -6,8 +6,11 @@ use berth_runtime::client::Cluster;
 use kube::Client;
 use tokio::sync::Semaphore;
 
+use crate::identity::link::LinkCode;
+use crate::keyed_limit::KeyedLimit;
 use crate::objects::store::Store;
 use crate::objects::visible::Visible;
+use crate::random::IdHash;
 use crate::rights::RightsError;
 use crate::session::attempts::SignInLimit;
 use crate::session::cookie::Cookies;
@@ -19,7 +22,7 @@ pub(crate) enum Identity {
     /// Users sign in with their own credentials of this cluster.
     SignIn(Box<Cluster>),
     /// One user, who started the console with a kubeconfig, and opens it with a link that contains a random code.
-    Kubeconfig { client: Client, user: String, code: String },
+    Kubeconfig { client: Client, user: String, link: LinkCode },
 }
 
 /// State of the console.
@@ -32,8 +35,13 @@ pub(crate) struct Console {
     pub(crate) store: Arc<Store>,
     /// True if the header `X-Forwarded-For` is that of a proxy in front of the console.
     pub(crate) has_proxy: bool,
+    /// True if browsers use addresses of the loopback only, so that requests with other hosts come from pages of other
+    /// sites, whose DNS names lead to the loopback.
+    pub(crate) is_local: bool,
     /// Permits of streams of changes.
     pub(crate) streams: Arc<Semaphore>,
+    /// Permits of streams by user.
+    pub(crate) user_streams: Arc<KeyedLimit<IdHash>>,
 }
 
 pub(crate) type Shared = Arc<Console>;

@@ -1,10 +1,24 @@
 //! Helpers of the unit tests.
 
 use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Instant;
 
 use axum::http::{Request, Response};
+use berth_views::Kind;
 use kube::Client;
 use kube::client::Body;
+use serde_json::json;
+use tokio::sync::Semaphore;
+
+use crate::identity::link::LinkCode;
+use crate::keyed_limit::KeyedLimit;
+use crate::objects::store::Store;
+use crate::session::attempts::SignInLimit;
+use crate::session::cookie::Cookies;
+use crate::session::csrf::CsrfKey;
+use crate::session::store::SessionStore;
+use crate::state::{Console, Identity, Shared};
 
 /// Returns a client of a simulated API server, which answers each request with a status code and a body.
 pub(crate) fn test_client(
@@ -18,4 +32,46 @@ pub(crate) fn test_client(
         }
     });
     Client::new(service, "default")
+}
+
+/// Returns a console with two Nodes, whose user may list everything.
+pub(crate) fn test_console(is_secure: bool) -> Shared {
+    let client = test_client(|_| {
+        let review = json!({"kind": "SelfSubjectAccessReview", "apiVersion": "authorization.k8s.io/v1",
+            "metadata": {}, "spec": {}, "status": {"allowed": true}});
+        (201, review.to_string())
+    });
+    console_of(client, is_secure)
+}
+
+/// Returns a console with two Nodes, and with this client of its user.
+pub(crate) fn console_of(client: Client, is_secure: bool) -> Shared {
+    let store = Store::default();
+    for name in ["rack1-a", "rack1-b"] {
+        store.add(Kind::Node, &json!({"metadata": {"name": name}}));
+    }
+    Arc::new(Console {
+        identity: Identity::Kubeconfig {
+            client,
+            user: "<alice>".to_owned(),
+            link: LinkCode::default(),
+        },
+        cookies: Cookies::new(is_secure, 1),
+        csrf: CsrfKey::generate().unwrap(),
+        sessions: SessionStore::default(),
+        attempts: SignInLimit::new(Instant::now()),
+        store: Arc::new(store),
+        has_proxy: false,
+        is_local: !is_secure,
+        streams: Arc::new(Semaphore::new(1)),
+        user_streams: KeyedLimit::new(1),
+    })
+}
+
+/// Returns the path of a new link to the console.
+pub(crate) fn test_link(console: &Console) -> String {
+    let Identity::Kubeconfig { link, .. } = &console.identity else {
+        panic!("the console has no link");
+    };
+    format!("/open/{}", link.renew(Instant::now()).unwrap())
 }

@@ -40,6 +40,11 @@ impl TokenBucket {
             None => Err(self.refill_interval.saturating_sub(now.duration_since(self.refilled_at))),
         }
     }
+
+    /// Returns the token of an action that does not count.
+    pub fn return_token(&mut self) {
+        self.remaining_tokens = self.remaining_tokens.saturating_add(1).min(self.capacity);
+    }
 }
 
 #[cfg(test)]

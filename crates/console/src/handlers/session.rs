@@ -8,16 +8,15 @@ use axum::http::header::{HeaderMap, LOCATION, SET_COOKIE};
 use axum::http::{HeaderValue, StatusCode, Uri};
 use axum::response::{IntoResponse as _, Response};
 use berth_runtime::cli::text::error_chain;
-use kube::Client;
 
 use crate::error::PageError;
 use crate::identity::credential::Credential;
-use crate::identity::user::{IdentifyError, identify};
+use crate::identity::user::{IdentifyError, UNKNOWN_USER, identify};
 use crate::pages::layout::Html;
 use crate::pages::sign_in::{SignInPage, link_page, sign_in_page};
 use crate::pages::theme::Theme;
 use crate::query::{Fields, local_path};
-use crate::random::random_id;
+use crate::random::{IdHash, random_id};
 use crate::requests::{ClientAddress, SignedIn, read_form, read_theme};
 use crate::session::cookie::Cookie;
 use crate::session::store::Session;
@@ -88,7 +87,11 @@ pub(crate) async fn sign_in(
     match identify(&client).await {
         Ok(user) => {
             tracing::info!(user, %address, "audit: signed in");
-            start_session(&console, user, client, from)
+            console.attempts.refund(address);
+            let owner =
+                if user == UNKNOWN_USER { credential.fingerprint() } else { IdHash::new(&user) };
+            let session = Session::new(user, owner, client, Instant::now());
+            start_session(&console, &headers, session, from)
         }
         Err(error @ IdentifyError::Refused) => refuse(&error.to_string()),
         Err(error @ IdentifyError::Unavailable(_)) => {
@@ -103,30 +106,36 @@ pub(crate) async fn open_link(
     State(console): State<Shared>,
     ClientAddress(address): ClientAddress,
     Path(given): Path<String>,
+    headers: HeaderMap,
 ) -> Result<Response, PageError> {
-    let Identity::Kubeconfig { client, user, code } = &console.identity else {
+    let Identity::Kubeconfig { client, user, link } = &console.identity else {
         return Err(PageError::NotFound);
     };
-    if console.attempts.take(address, Instant::now()).is_err() {
-        return Err(PageError::TooManyAttempts(60));
-    }
-    // Tokens of both codes are compared, so that the time of the comparison reveals nothing about the code.
-    if !console.csrf.is_valid(code, &console.csrf.token(&given)) {
-        tracing::warn!(%address, "audit: refused a link with a wrong code");
-        return Err(PageError::NotFound);
+    let now = Instant::now();
+    // Only wrong codes are counted, so that other users of the machine cannot lock out the right one.
+    if !link.redeem(&given, now) {
+        tracing::warn!(%address, "audit: refused a link with a wrong or used code");
+        return match console.attempts.take(address, now) {
+            Ok(()) => Err(PageError::InvalidLink),
+            Err(delay) => Err(PageError::TooManyAttempts(delay.as_secs().saturating_add(1))),
+        };
     }
     tracing::info!(user, %address, "audit: opened with the link");
-    start_session(&console, user.clone(), client.clone(), "/")
+    let session = Session::new(user.clone(), IdHash::new(user), client.clone(), now);
+    start_session(&console, &headers, session, "/")
 }
 
+/// Adds a session, which replaces the one that the browser has.
 fn start_session(
     console: &Console,
-    user: String,
-    client: Client,
+    headers: &HeaderMap,
+    session: Session,
     path: &str,
 ) -> Result<Response, PageError> {
-    let now = Instant::now();
-    let id = console.sessions.add(Session::new(user, client, now), now);
+    if let Some(replaced) = console.cookies.read(headers, Cookie::Session) {
+        console.sessions.remove(&replaced);
+    }
+    let id = console.sessions.add(session, Instant::now());
     let id = id.map_err(|_| PageError::NoRandomNumbers)?;
     let mut response = redirect(path);
     append_cookie(&mut response, &console.cookies.set(Cookie::Session, &id));

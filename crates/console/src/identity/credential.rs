@@ -7,6 +7,8 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use secrecy::{ExposeSecret as _, SecretString};
 
+use crate::random::IdHash;
+
 /// Maximum length of a token, in bytes. API servers refuse requests with longer headers.
 const MAX_TOKEN_BYTES: usize = 16 << 10;
 
@@ -51,6 +53,14 @@ impl Credential {
             (false, true) => Err(CredentialError::Both),
             (false, false) => parse_token(token),
             (true, true) => parse_certificate(certificate, key),
+        }
+    }
+
+    /// Returns the hash of the token or of the certificate, which identifies users without a known name.
+    pub(crate) fn fingerprint(&self) -> IdHash {
+        match self {
+            Self::Token(token) => IdHash::new(token.expose_secret()),
+            Self::Certificate { certificate, .. } => IdHash::new(certificate),
         }
     }
 

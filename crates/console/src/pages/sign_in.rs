@@ -51,7 +51,10 @@ pub(crate) fn link_page(theme: Theme) -> Markup {
         theme,
         &html! {
             h1 { "Berth" }
-            p { "Open this console with the link that " code { "berth-controller console" } " printed when it started." }
+            p {
+                "Open this console with the link that " code { "berth-controller console" } " printed when it started. A link "
+                "works once, and for ten minutes. For a new link, send SIGUSR1 to the console."
+            }
         },
     )
 }

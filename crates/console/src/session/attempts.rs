@@ -1,4 +1,4 @@
-//! Rate limit of sign-ins, by address of the client.
+//! Rate limit of failed sign-ins, by address of the client.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use berth_runtime::token_bucket::TokenBucket;
 
-/// Number of sign-ins that an address may attempt without delay.
+use crate::client_address::limit_key;
+
+/// Number of failed sign-ins of an address without delay.
 pub(crate) const MAX_ATTEMPTS: u32 = 10;
 /// Time after which an address may attempt another sign-in.
 const REFILL_INTERVAL: Duration = Duration::from_secs(6);
@@ -39,6 +41,7 @@ impl SignInLimit {
     /// # Errors
     /// Returns the time until the next permitted attempt.
     pub(crate) fn take(&self, client: IpAddr, now: Instant) -> Result<(), Duration> {
+        let client = limit_key(client);
         let mut buckets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // Buckets that are not empty are dropped, and so become full early: an address has at most twice the attempts.
         if now.duration_since(buckets.cleared_at) > REFILL_INTERVAL * MAX_ATTEMPTS * 2 {
@@ -51,6 +54,14 @@ impl SignInLimit {
         }
         let new = || TokenBucket::new(MAX_ATTEMPTS, REFILL_INTERVAL);
         buckets.by_address.entry(client).or_insert_with(new).take_token(now)
+    }
+
+    /// Does not count an attempt of a client that has succeeded: behind a load balancer, many users can have one address.
+    pub(crate) fn refund(&self, client: IpAddr) {
+        let mut buckets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(bucket) = buckets.by_address.get_mut(&limit_key(client)) {
+            bucket.return_token();
+        }
     }
 }
 
@@ -70,6 +81,21 @@ mod tests {
         assert_eq!(permitted(b, now), 10);
         assert_eq!(permitted(a, now + REFILL_INTERVAL * 2), 2);
         assert_eq!(permitted(a, now + REFILL_INTERVAL * 1000), 10);
+    }
+
+    #[test]
+    fn successful_attempts_are_not_counted() {
+        let now = Instant::now();
+        let limit = SignInLimit::new(now);
+        let [a, b] = ["2001:db8::1", "2001:db8::2"].map(|text| text.parse::<IpAddr>().unwrap());
+        for _ in 0..100 {
+            limit.take(a, now).unwrap();
+            limit.refund(a);
+        }
+        // Addresses of one network share the limit.
+        assert_eq!((0..100).filter(|_| limit.take(a, now).is_ok()).count(), 10);
+        assert!(limit.take(b, now).is_err());
+        limit.refund("192.0.2.1".parse().unwrap());
     }
 
     #[test]

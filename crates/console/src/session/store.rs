@@ -5,9 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use kube::Client;
-use ring::digest::{SHA256, digest};
 
-use crate::random::{RandomError, random_id};
+use crate::random::{IdHash, RandomError, random_id};
 use crate::rights::Rights;
 
 /// Time after which a session ends, even if it is in use.
@@ -16,11 +15,15 @@ const MAX_SESSION_TIME: Duration = Duration::from_secs(12 * 3600);
 const MAX_IDLE_TIME: Duration = Duration::from_secs(3600);
 /// Maximum number of sessions. The session that was not used for the longest time ends in favour of a new session.
 const MAX_SESSIONS: usize = 1000;
+/// Maximum number of sessions of a user, so that a user cannot end the sessions of all others.
+const MAX_USER_SESSIONS: usize = 20;
 
 /// Session of a user.
 pub(crate) struct Session {
     /// Name of the user for pages and for the audit log, as the API server reports it.
     pub(crate) user: String,
+    /// Identifies the user for limits, also if the API server does not report the name.
+    pub(crate) owner: IdHash,
     /// Client with the credential of the user.
     pub(crate) client: Client,
     /// Permissions of the user.
@@ -30,9 +33,9 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    pub(crate) fn new(user: String, client: Client, now: Instant) -> Self {
+    pub(crate) fn new(user: String, owner: IdHash, client: Client, now: Instant) -> Self {
         let rights = Rights::new(client.clone());
-        Self { user, client, rights, begin: now, last_use: Mutex::new(now) }
+        Self { user, owner, client, rights, begin: now, last_use: Mutex::new(now) }
     }
 
     fn last_use(&self) -> Instant {
@@ -42,18 +45,6 @@ impl Session {
     fn has_ended(&self, now: Instant) -> bool {
         now.duration_since(self.begin) >= MAX_SESSION_TIME
             || now.duration_since(self.last_use()) >= MAX_IDLE_TIME
-    }
-}
-
-/// Hash of the id of a session. The time of a comparison of hashes reveals nothing about an id.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct IdHash([u8; 32]);
-
-impl IdHash {
-    fn new(id: &str) -> Self {
-        let mut hash = [0; 32];
-        hash.copy_from_slice(digest(&SHA256, id.as_bytes()).as_ref());
-        Self(hash)
     }
 }
 
@@ -78,11 +69,9 @@ impl SessionStore {
         let id = random_id()?;
         let mut all = self.lock();
         all.retain(|_, session| !session.has_ended(now));
-        while all.len() >= MAX_SESSIONS {
-            let oldest = all.iter().min_by_key(|(_, session)| session.last_use());
-            let Some(oldest) = oldest.map(|(id, _)| *id) else { break };
-            all.remove(&oldest);
-        }
+        let owner = session.owner;
+        remove_unused(&mut all, MAX_USER_SESSIONS - 1, |session| session.owner == owner);
+        remove_unused(&mut all, MAX_SESSIONS - 1, |_| true);
         all.insert(IdHash::new(&id), Arc::new(session));
         Ok(id)
     }
@@ -108,13 +97,34 @@ impl SessionStore {
     }
 }
 
+/// Removes the sessions that were not used for the longest time, until at most `remaining` are selected.
+fn remove_unused(
+    all: &mut HashMap<IdHash, Arc<Session>>,
+    remaining: usize,
+    is_selected: impl Fn(&Session) -> bool,
+) {
+    let selected = all.iter().filter(|(_, session)| is_selected(session));
+    let mut selected: Vec<(Instant, IdHash)> =
+        selected.map(|(id, session)| (session.last_use(), *id)).collect();
+    selected.sort_unstable_by_key(|(last_use, _)| *last_use);
+    let excess = selected.len().saturating_sub(remaining);
+    for (_, id) in selected.into_iter().take(excess) {
+        all.remove(&id);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::test_helpers::test_client;
 
+    fn session_of(user: &str, now: Instant) -> Session {
+        let client = test_client(|_| (500, String::new()));
+        Session::new(user.to_owned(), IdHash::new(user), client, now)
+    }
+
     fn test_session(now: Instant) -> Session {
-        Session::new("alice".to_owned(), test_client(|_| (500, String::new())), now)
+        session_of("alice", now)
     }
 
     #[tokio::test]
@@ -148,10 +158,28 @@ mod tests {
         let (store, begin) = (SessionStore::default(), Instant::now());
         let first = store.add(test_session(begin), begin).unwrap();
         let second = begin + Duration::from_secs(1);
-        let last = (0..MAX_SESSIONS).map(|_| store.add(test_session(second), second).unwrap());
-        let last = last.last().unwrap();
+        let add = |number: usize| {
+            store.add(session_of(&format!("user-{number}"), second), second).unwrap()
+        };
+        let last = (0..MAX_SESSIONS).map(add).last().unwrap();
         assert_eq!(store.lock().len(), MAX_SESSIONS);
         assert!(store.get(&first, Use::ByUser, second).is_none());
         assert!(store.get(&last, Use::ByUser, second).is_some());
+    }
+
+    #[tokio::test]
+    async fn a_user_ends_only_own_sessions() {
+        let (store, begin) = (SessionStore::default(), Instant::now());
+        let other = store.add(session_of("bob", begin), begin).unwrap();
+        let own = |second: u64| {
+            let at = begin + Duration::from_secs(second);
+            store.add(test_session(at), at).unwrap()
+        };
+        let all: Vec<String> = (1..=100).map(own).collect();
+        let now = begin + Duration::from_secs(100);
+        assert!(store.get(&other, Use::ByUser, now).is_some());
+        let valid = all.iter().filter(|id| store.get(id, Use::ByUser, now).is_some());
+        assert_eq!(valid.count(), MAX_USER_SESSIONS);
+        assert!(store.get(&all[99], Use::ByUser, now).is_some());
     }
 }
