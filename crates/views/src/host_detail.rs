@@ -139,7 +139,7 @@ pub struct HostMachineRow {
 #[must_use]
 pub fn detail(snapshot: &Snapshot, name: &str) -> Option<HostDetail> {
     let row = hosts::find(snapshot, name)?;
-    let infra = snapshot.infra_nodes.get(name);
+    let infra: Option<&InfraNode> = snapshot.infra_nodes.get(name).map(AsRef::as_ref);
     let node = snapshot.nodes.get(name);
     let status = infra.and_then(|infra| infra.status.as_ref());
     let capabilities = status.map(|status| &status.capabilities);

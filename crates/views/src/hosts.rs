@@ -192,10 +192,19 @@ pub fn rows(snapshot: &Snapshot) -> Vec<HostRow> {
 /// Returns the row of one host; `None` if neither an InfraNode nor a Node has this name.
 #[must_use]
 pub fn find(snapshot: &Snapshot, name: &str) -> Option<HostRow> {
-    let is_known = snapshot.infra_nodes.contains_key(name)
+    is_known(snapshot, name).then(|| row(snapshot, name, vm_counts(snapshot).as_ref()))
+}
+
+/// Returns the row of one host like [`find`], but without the number of VMs, for which all VMs would be counted.
+#[must_use]
+pub fn find_without_vms(snapshot: &Snapshot, name: &str) -> Option<HostRow> {
+    is_known(snapshot, name).then(|| row(snapshot, name, None))
+}
+
+fn is_known(snapshot: &Snapshot, name: &str) -> bool {
+    snapshot.infra_nodes.contains_key(name)
         || snapshot.nodes.contains_key(name)
-        || malformed_names(snapshot).any(|malformed| malformed == name);
-    is_known.then(|| row(snapshot, name, vm_counts(snapshot).as_ref()))
+        || malformed_names(snapshot).any(|malformed| malformed == name)
 }
 
 fn malformed_names(snapshot: &Snapshot) -> impl Iterator<Item = &str> {
@@ -216,8 +225,8 @@ fn vm_counts(snapshot: &Snapshot) -> Option<BTreeMap<&str, usize>> {
 }
 
 fn row(snapshot: &Snapshot, name: &str, counts: Option<&BTreeMap<&str, usize>>) -> HostRow {
-    let infra = snapshot.infra_nodes.get(name);
-    let node = snapshot.nodes.get(name);
+    let infra: Option<&InfraNode> = snapshot.infra_nodes.get(name).map(AsRef::as_ref);
+    let node: Option<&NodeFields> = snapshot.nodes.get(name).map(AsRef::as_ref);
     let is_malformed = snapshot.is_malformed(Kind::InfraNode, &ObjectName::new("", name));
     let is_unread = |kind: Kind| snapshot.is_unread(kind);
     let is_report_known = infra.is_some() || is_malformed || !is_unread(Kind::InfraNode);

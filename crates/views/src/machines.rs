@@ -121,6 +121,14 @@ pub struct MachineFilter {
 }
 
 impl MachineFilter {
+    /// Returns false for names whose rows are not selected, so that these rows need not be computed.
+    fn may_select(&self, name: &ObjectName) -> bool {
+        let is_namespace = |wanted: &String| *wanted == name.namespace;
+        let is_tenant = |wanted: &String| tenant_of_namespace(&name.namespace) == Some(wanted.as_str());
+        self.namespace.as_ref().is_none_or(is_namespace)
+            && self.tenant.as_ref().is_none_or(is_tenant)
+    }
+
     fn selects(&self, row: &MachineRow) -> bool {
         let matches = |wanted: &Option<String>, actual: Option<&str>| {
             wanted.as_deref().is_none_or(|wanted| actual == Some(wanted))
@@ -147,7 +155,8 @@ pub fn rows(snapshot: &Snapshot, filter: &MachineFilter) -> Vec<MachineRow> {
         snapshot.machines.keys().chain(snapshot.instances.keys()).collect();
     let of_pods: BTreeSet<ObjectName> = index.names().collect();
     names.extend(&of_pods);
-    let rows = names.into_iter().map(|name| index.row(name));
+    let names = names.into_iter().filter(|name| filter.may_select(name));
+    let rows = names.map(|name| index.row(name));
     rows.filter(|row| filter.selects(row)).collect()
 }
 
@@ -198,8 +207,8 @@ impl<'s> MachineIndex<'s> {
         let pods = self.pods.get(&(name.namespace.as_str(), name.name.as_str()));
         let pods = || pods.into_iter().flatten().copied();
         Observed {
-            machine: self.snapshot.machines.get(name),
-            instance: self.snapshot.instances.get(name),
+            machine: self.snapshot.machines.get(name).map(AsRef::as_ref),
+            instance: self.snapshot.instances.get(name).map(AsRef::as_ref),
             bound: pods().find(|pod| pod.host.is_some()),
             unscheduled: pods().find(|pod| pod.host.is_none() && !pod.is_deleting),
         }

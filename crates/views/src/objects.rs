@@ -47,6 +47,8 @@ pub struct NodeFields {
     pub class: Option<String>,
     /// Label `berth.dev/profile`.
     pub profile: Option<String>,
+    /// First label whose name, after the prefix, is `rack`.
+    pub rack: Option<String>,
     /// Field `status.nodeInfo.kubeletVersion`.
     pub kubelet_version: Option<String>,
     /// Address of the type InternalIP.
@@ -225,6 +227,13 @@ fn label(object: &Value, key: &str) -> Option<String> {
     text(object, &["metadata", "labels", key])
 }
 
+fn rack(node: &Value) -> Option<String> {
+    let labels = at(node, &["metadata", "labels"])?.as_object()?;
+    let is_rack = |key: &str| key.rsplit('/').next() == Some("rack");
+    let rack = labels.iter().find(|(key, _)| is_rack(key))?.1.as_str()?;
+    Some(rack.to_owned())
+}
+
 fn created(object: &Value) -> Option<Time> {
     at(object, &["metadata", "creationTimestamp"])?.as_str()?.parse().ok().map(Time)
 }
@@ -265,6 +274,7 @@ impl NodeFields {
             taints: taints.filter_map(|taint| text(taint, &["key"])).collect(),
             class: label(object, CLASS_LABEL),
             profile: label(object, PROFILE_LABEL),
+            rack: rack(object),
             kubelet_version: text(object, &["status", "nodeInfo", "kubeletVersion"]),
             address,
         }

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 use berth_api::{
-    AddressClaim, InfraConfig, InfraConfigSpec, InfraNode, Problem, TenantCluster, VlanClaim, names,
+    AddressClaim, InfraConfig, InfraConfigSpec, InfraNode, Problem, TenantCluster, Time, VlanClaim, names,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -16,15 +17,15 @@ use crate::objects::{
 };
 use crate::parse::deserialize_object;
 
-/// Objects of an infra cluster.
+/// Objects of an infra cluster. Copies share the large objects.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     /// Nodes by name.
-    pub nodes: BTreeMap<String, NodeFields>,
+    pub nodes: BTreeMap<String, Arc<NodeFields>>,
     /// InfraNodes by name.
-    pub infra_nodes: BTreeMap<String, InfraNode>,
+    pub infra_nodes: BTreeMap<String, Arc<InfraNode>>,
     /// TenantClusters by name.
-    pub tenants: BTreeMap<String, TenantCluster>,
+    pub tenants: BTreeMap<String, Arc<TenantCluster>>,
     /// The InfraConfig `default`.
     pub config: Option<InfraConfigSpec>,
     /// VlanClaims by name.
@@ -34,17 +35,19 @@ pub struct Snapshot {
     /// MachineDeployments.
     pub deployments: BTreeMap<ObjectName, DeploymentFields>,
     /// VirtualMachines.
-    pub machines: BTreeMap<ObjectName, MachineFields>,
+    pub machines: BTreeMap<ObjectName, Arc<MachineFields>>,
     /// VirtualMachineInstances. The name is that of the VirtualMachine.
-    pub instances: BTreeMap<ObjectName, InstanceFields>,
+    pub instances: BTreeMap<ObjectName, Arc<InstanceFields>>,
     /// Launcher pods.
-    pub pods: BTreeMap<ObjectName, PodFields>,
+    pub pods: BTreeMap<ObjectName, Arc<PodFields>>,
     /// Services for the access to machines.
     pub services: BTreeMap<ObjectName, ServiceFields>,
     /// StorageClasses by name.
     pub storage_classes: BTreeMap<String, StorageClassFields>,
     /// Kinds that were not read completely.
     pub unread: Vec<Unread>,
+    /// Kinds that can no longer be watched, with the time since which their objects may have changed.
+    pub outdated: BTreeMap<Kind, Time>,
     /// Objects that were left out, by kind, namespace and name.
     malformed: BTreeMap<(Kind, ObjectName), Problem>,
 }
@@ -120,30 +123,34 @@ impl Snapshot {
             }
             Kind::InfraNode => {
                 let node = deserialize_object(kind_name, plural, object)?;
-                self.infra_nodes.insert(name.name, node);
+                self.infra_nodes.insert(name.name, Arc::new(node));
             }
             Kind::TenantCluster => {
                 let tenant = deserialize_object(kind_name, plural, object)?;
-                self.tenants.insert(name.name, tenant);
+                self.tenants.insert(name.name, Arc::new(tenant));
             }
             Kind::VlanClaim => {
                 let claim = deserialize_object(kind_name, plural, object)?;
                 self.vlan_claims.insert(name.name, claim);
             }
-            Kind::LauncherPod => drop(self.pods.insert(name, PodFields::read(object))),
+            Kind::LauncherPod => {
+                self.pods.insert(name, Arc::new(PodFields::read(object)));
+            }
             Kind::MachineDeployment => {
                 self.deployments.insert(name, DeploymentFields::read(object));
             }
-            Kind::Node => drop(self.nodes.insert(name.name, NodeFields::read(object))),
+            Kind::Node => {
+                self.nodes.insert(name.name, Arc::new(NodeFields::read(object)));
+            }
             Kind::MachineService => drop(self.services.insert(name, ServiceFields::read(object))),
             Kind::StorageClass => {
                 self.storage_classes.insert(name.name, StorageClassFields::read(object));
             }
             Kind::VirtualMachine => {
-                self.machines.insert(name, MachineFields::read(object));
+                self.machines.insert(name, Arc::new(MachineFields::read(object)));
             }
             Kind::VirtualMachineInstance => {
-                self.instances.insert(name, InstanceFields::read(object));
+                self.instances.insert(name, Arc::new(InstanceFields::read(object)));
             }
         }
         Ok(())
