@@ -9,13 +9,14 @@ use maud::html;
 use crate::pages::layout::{Html, bare_page};
 use crate::pages::theme::Theme;
 use crate::query::url;
+use crate::requests::SignedIn;
 use crate::rights::RightsError;
 
 /// Reason why a request has no page.
 #[derive(Debug)]
 pub(crate) enum PageError {
     /// The browser has no session, or the session has ended.
-    SignedOut { path: String, is_refresh: bool },
+    SignedOut { path: String, is_script: bool },
     /// A site other than the console may have sent the form.
     ForeignForm,
     /// The request names another host than the loopback.
@@ -36,9 +37,11 @@ pub(crate) enum PageError {
 
 impl PageError {
     /// Converts an error of the permissions of a session.
-    pub(crate) fn from_rights(error: &RightsError, path: &str) -> Self {
+    pub(crate) fn from_rights(error: &RightsError, user: &SignedIn) -> Self {
         match error {
-            RightsError::SignedOut => Self::SignedOut { path: path.to_owned(), is_refresh: false },
+            RightsError::SignedOut => {
+                Self::SignedOut { path: user.path.clone(), is_script: user.is_script }
+            }
             RightsError::Unavailable(_) => {
                 tracing::warn!(
                     error = error_chain(error),
@@ -113,11 +116,11 @@ impl IntoResponse for PageError {
         let mut response = (code, Html(page)).into_response();
         let headers = response.headers_mut();
         match self {
-            Self::SignedOut { path, is_refresh } => {
+            Self::SignedOut { path, is_script } => {
                 let target = url("/sign-in", &[("from", path.as_str())]);
                 let target = HeaderValue::from_str(&target);
                 let target = target.unwrap_or_else(|_| HeaderValue::from_static("/sign-in"));
-                if is_refresh {
+                if is_script {
                     // Scripts cannot follow a redirect to another page; htmx opens this page.
                     headers.insert(HeaderName::from_static("hx-redirect"), target);
                 } else {

@@ -11,6 +11,7 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use flate2::Compression;
+use tokio::task::spawn_blocking;
 
 use crate::assets::{accepts_gzip, compress};
 use crate::state::Shared;
@@ -69,8 +70,12 @@ async fn compress_body(response: Response) -> Response {
     let Ok(body) = to_bytes(body, usize::MAX).await else {
         return StatusCode::INTERNAL_SERVER_ERROR.into_response();
     };
+    let compressed = spawn_blocking(move || compress(&body, Compression::fast())).await;
+    let Ok(compressed) = compressed else {
+        return StatusCode::INTERNAL_SERVER_ERROR.into_response();
+    };
     head.headers.remove(CONTENT_LENGTH);
     head.headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
     head.headers.insert(VARY, HeaderValue::from_static("Accept-Encoding"));
-    Response::from_parts(head, Body::from(compress(&body, Compression::fast())))
+    Response::from_parts(head, Body::from(compressed))
 }

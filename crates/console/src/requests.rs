@@ -19,6 +19,10 @@ use crate::state::{Console, Shared};
 
 /// Header with which scripts mark the refresh of an open page.
 const REFRESH_HEADER: &str = "berth-refresh";
+/// Header of all requests of htmx.
+const SCRIPT_HEADER: &str = "hx-request";
+/// Path of the streams of changes, which pages open again without the user.
+const STREAM_PATH: &str = "/live";
 
 /// Address of the client, which the server adds to each request.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +36,10 @@ pub(crate) struct SignedIn {
     pub(crate) theme: Theme,
     /// Path and query of the request.
     pub(crate) path: String,
+    /// True if the request refreshes an open page.
+    pub(crate) is_refresh: bool,
+    /// True if a script has sent the request, and cannot follow a redirect to another page.
+    pub(crate) is_script: bool,
 }
 
 impl FromRequestParts<Shared> for SignedIn {
@@ -41,7 +49,9 @@ impl FromRequestParts<Shared> for SignedIn {
         // After a sign-in, the browser opens pages, but does not send forms again.
         let page = parts.uri.path_and_query().filter(|_| parts.method == Method::GET);
         let path = page.map_or("/", |path| path.as_str()).to_owned();
-        let is_refresh = parts.headers.contains_key(REFRESH_HEADER);
+        let is_refresh =
+            parts.headers.contains_key(REFRESH_HEADER) || parts.uri.path() == STREAM_PATH;
+        let is_script = is_refresh || parts.headers.contains_key(SCRIPT_HEADER);
         let usage = if is_refresh { Use::ByRefresh } else { Use::ByUser };
         let cookie = console.cookies.read(&parts.headers, Cookie::Session);
         let found = cookie.and_then(|id| {
@@ -49,9 +59,10 @@ impl FromRequestParts<Shared> for SignedIn {
             Some((session, id))
         });
         let Some((session, id)) = found else {
-            return Err(PageError::SignedOut { path, is_refresh });
+            return Err(PageError::SignedOut { path, is_script });
         };
-        Ok(Self { session, id, theme: read_theme(console, &parts.headers), path })
+        let theme = read_theme(console, &parts.headers);
+        Ok(Self { session, id, theme, path, is_refresh, is_script })
     }
 }
 

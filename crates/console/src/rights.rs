@@ -72,12 +72,15 @@ impl Rights {
     /// are visible if the user may read them by name.
     pub(crate) async fn visible(
         &self,
-        namespaces: BTreeSet<String>,
+        namespaces: &BTreeSet<String>,
     ) -> Result<Visible, RightsError> {
         let everything = self.permitted(Kind::ALL.map(Question::ListAll).to_vec()).await?;
         let lists_all = |kind: Kind| everything.contains(&Question::ListAll(kind));
+        if Kind::ALL.into_iter().all(lists_all) {
+            return Ok(Visible::new(Kind::ALL.map(|kind| (kind, Scope::All)).into()));
+        }
         let shown = if lists_all(Kind::VirtualMachine) {
-            namespaces
+            namespaces.clone()
         } else {
             self.permitted_namespaces(Kind::VirtualMachine, namespaces).await?
         };
@@ -88,7 +91,7 @@ impl Rights {
             } else if kind == Kind::VirtualMachine {
                 Scope::Some(shown.clone())
             } else if kind.is_namespaced() {
-                Scope::Some(self.permitted_namespaces(kind, shown.clone()).await?)
+                Scope::Some(self.permitted_namespaces(kind, &shown).await?)
             } else if kind == Kind::TenantCluster {
                 let names = shown.iter().filter_map(|namespace| tenant_of_namespace(namespace));
                 let questions = names.map(|name| Question::Get(kind, name.to_owned()));
@@ -104,9 +107,10 @@ impl Rights {
     async fn permitted_namespaces(
         &self,
         kind: Kind,
-        namespaces: BTreeSet<String>,
+        namespaces: &BTreeSet<String>,
     ) -> Result<BTreeSet<String>, RightsError> {
-        let questions = namespaces.into_iter().map(|namespace| Question::ListIn(kind, namespace));
+        let questions =
+            namespaces.iter().map(|namespace| Question::ListIn(kind, namespace.clone()));
         Ok(names_of(self.permitted(questions.collect()).await?))
     }
 
@@ -233,7 +237,7 @@ mod tests {
             });
         let rights = Rights::new(client);
         let all = names(&["cluster-bank", "cluster-shop", "default"]);
-        let visible = rights.visible(all.clone()).await.unwrap();
+        let visible = rights.visible(&all).await.unwrap();
         assert_eq!(visible.scope(Kind::VirtualMachine), &Scope::Some(names(&["cluster-bank"])));
         assert_eq!(visible.scope(Kind::LauncherPod), &Scope::Some(names(&["cluster-bank"])));
         assert_eq!(visible.scope(Kind::TenantCluster), &Scope::Some(names(&["bank"])));
@@ -242,7 +246,7 @@ mod tests {
         }
         // The second time, no request is needed.
         let before = count.load(Ordering::SeqCst);
-        assert_eq!(rights.visible(all).await.unwrap(), visible);
+        assert_eq!(rights.visible(&all).await.unwrap(), visible);
         assert_eq!(count.load(Ordering::SeqCst), before);
     }
 
@@ -250,7 +254,7 @@ mod tests {
     async fn administrator_needs_one_review_for_each_kind() {
         let count = Arc::default();
         let rights = Rights::new(reviewing_client(&count, |_, _, _, _| true));
-        let visible = rights.visible(names(&["a", "b", "c"])).await.unwrap();
+        let visible = rights.visible(&names(&["a", "b", "c"])).await.unwrap();
         assert!(visible.is_everything());
         assert_eq!(count.load(Ordering::SeqCst), Kind::ALL.len());
     }
@@ -263,7 +267,7 @@ mod tests {
                     "message": "no", "reason": "No", "code": code});
                 (code, status.to_string())
             });
-            let error = Rights::new(client).visible(BTreeSet::new()).await.unwrap_err();
+            let error = Rights::new(client).visible(&BTreeSet::new()).await.unwrap_err();
             assert_eq!(matches!(error, RightsError::SignedOut), is_signed_out, "{code}");
         }
     }

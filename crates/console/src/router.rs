@@ -50,14 +50,17 @@ async fn readiness(State(console): State<Shared>) -> Response {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::time::Instant;
 
     use axum::body::{Body, to_bytes};
     use axum::http::{Request, header};
+    use serde_json::json;
     use tower::ServiceExt as _;
 
     use super::*;
     use crate::session::attempts::MAX_ATTEMPTS;
-    use crate::test_helpers::{test_console, test_link};
+    use crate::session::store::Use;
+    use crate::test_helpers::{console_of, test_client, test_console, test_link};
 
     /// Sends a request, and returns the status code, the headers in one text, and the body.
     async fn send(
@@ -91,11 +94,13 @@ mod tests {
     async fn pages_need_a_session_and_have_security_headers() {
         let console = test_console(true);
         let router = build_router(Arc::clone(&console));
-        for path in ["/", "/hosts/rack1-a", "/vms", "/live?page=/"] {
+        for path in ["/", "/hosts/rack1-a", "/vms"] {
             let (code, headers, _) = send(&router, ("GET", path), "", "").await;
             assert_eq!(code, 303, "{path}");
             assert!(headers.contains("location: /sign-in?from=%2F"), "{headers}");
         }
+        // A stream cannot follow a redirect to a page.
+        assert_eq!(send(&router, ("GET", "/live?page=/"), "", "").await.0, 401);
         let cookie = open(&console, &router).await;
         let (code, headers, body) = send(&router, ("GET", "/"), &cookie, "").await;
         assert_eq!(code, 200, "{body}");
@@ -154,6 +159,35 @@ mod tests {
         // Wrong codes do not lock out the right one, which is valid once.
         assert_eq!(send(&router, ("GET", &link), "", "").await.0, 303);
         assert_eq!(send(&router, ("GET", &link), "", "").await.0, 429);
+    }
+
+    #[tokio::test]
+    async fn expired_credential_ends_the_session_of_pages_and_scripts() {
+        let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
+            "message": "no", "reason": "Unauthorized", "code": 401});
+        let client = test_client(move |_| (401, status.to_string()));
+        for script in [None, Some("berth-refresh"), Some("hx-request")] {
+            let console = console_of(client.clone(), false);
+            let router = build_router(Arc::clone(&console));
+            let cookie = open(&console, &router).await;
+            let request = Request::builder().uri("/vms?q=a").header(header::COOKIE, &cookie);
+            let request = match script {
+                Some(name) => request.header(name, "true"),
+                None => request,
+            };
+            let response = router.clone().oneshot(request.body(Body::empty()).unwrap()).await;
+            let response = response.unwrap();
+            // Scripts would follow a redirect, and replace a part of the page with the sign-in.
+            let (code, target) = match script {
+                Some(_) => (401, response.headers().get("hx-redirect")),
+                None => (303, response.headers().get("location")),
+            };
+            assert_eq!(response.status().as_u16(), code, "{script:?}");
+            assert_eq!(target.unwrap(), "/sign-in?from=%2Fvms%3Fq%3Da", "{script:?}");
+            let id = cookie.split_once('=').unwrap().1;
+            let session = console.sessions.get(id, Use::ByRefresh, Instant::now());
+            assert!(session.is_none(), "the session has not ended");
+        }
     }
 
     #[tokio::test]

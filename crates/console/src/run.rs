@@ -22,7 +22,7 @@ use crate::session::cookie::Cookies;
 use crate::session::csrf::CsrfKey;
 use crate::session::store::SessionStore;
 use crate::settings::{Settings, Transport};
-use crate::state::{Console, Identity};
+use crate::state::{Console, Identity, MAX_RENDERS};
 use crate::tls::ServerCertificate;
 
 /// Maximum number of open pages that receive changes.
@@ -78,6 +78,7 @@ async fn run_until_signal(settings: &Settings, announce: impl Fn(&str)) -> anyho
         store: start_watches(&watching, &mut tasks),
         has_proxy: settings.transport == Transport::TlsProxy,
         is_local: settings.is_local(),
+        renders: Arc::new(Semaphore::new(MAX_RENDERS)),
         streams: Arc::new(Semaphore::new(MAX_STREAMS)),
         user_streams: KeyedLimit::new(MAX_USER_STREAMS),
     });

@@ -3,19 +3,26 @@
 use std::sync::Arc;
 
 use berth_runtime::client::Cluster;
+use berth_views::Snapshot;
 use kube::Client;
 use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
 
+use crate::error::PageError;
 use crate::identity::link::LinkCode;
 use crate::keyed_limit::KeyedLimit;
 use crate::objects::store::Store;
 use crate::objects::visible::Visible;
 use crate::random::IdHash;
+use crate::requests::SignedIn;
 use crate::rights::RightsError;
 use crate::session::attempts::SignInLimit;
 use crate::session::cookie::Cookies;
 use crate::session::csrf::CsrfKey;
-use crate::session::store::{Session, SessionStore};
+use crate::session::store::SessionStore;
+
+/// Maximum number of parts of pages that are computed at the same time.
+pub(crate) const MAX_RENDERS: usize = 2;
 
 /// Users of the console.
 pub(crate) enum Identity {
@@ -40,6 +47,8 @@ pub(crate) struct Console {
     pub(crate) is_local: bool,
     /// Permits of streams of changes.
     pub(crate) streams: Arc<Semaphore>,
+    /// Permits to compute parts of pages.
+    pub(crate) renders: Arc<Semaphore>,
     /// Permits of streams by user.
     pub(crate) user_streams: Arc<KeyedLimit<IdHash>>,
 }
@@ -47,8 +56,40 @@ pub(crate) struct Console {
 pub(crate) type Shared = Arc<Console>;
 
 impl Console {
-    /// Returns the objects that the user of a session may see.
-    pub(crate) async fn visible(&self, session: &Session) -> Result<Visible, RightsError> {
-        session.rights.visible(self.store.namespaces()).await
+    /// Returns the objects that a user may see. If the API server does not accept the credential any more, the session ends.
+    pub(crate) async fn visible(&self, user: &SignedIn) -> Result<Visible, PageError> {
+        let namespaces = self.store.namespaces();
+        let visible = user.session.rights.visible(&namespaces).await;
+        visible.map_err(|error| {
+            if matches!(error, RightsError::SignedOut) {
+                self.sessions.remove(&user.id);
+                tracing::info!(
+                    user = user.session.user,
+                    "audit: the credential is not valid any more"
+                );
+            }
+            PageError::from_rights(&error, user)
+        })
+    }
+
+    /// Computes a part of a page from visible objects. Threads of other requests do not wait for it, and at most
+    /// [`MAX_RENDERS`] parts are computed at the same time.
+    pub(crate) async fn render<T: Send + 'static>(
+        &self,
+        visible: Visible,
+        render: impl FnOnce(&Snapshot) -> T + Send + 'static,
+    ) -> Result<T, PageError> {
+        let permit = Arc::clone(&self.renders).acquire_owned().await;
+        let permit = permit.map_err(|_| PageError::Unavailable)?;
+        let store = Arc::clone(&self.store);
+        let task = spawn_blocking(move || {
+            let rendered = render(&store.select(&visible));
+            drop(permit);
+            rendered
+        });
+        task.await.map_err(|error| {
+            tracing::error!(%error, "failed to compute a page");
+            PageError::Unavailable
+        })
     }
 }

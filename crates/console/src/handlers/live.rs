@@ -9,82 +9,35 @@ use axum::extract::State;
 use axum::http::Uri;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse as _, Response};
-use berth_views::{Kind, ObjectName};
+use berth_views::ObjectName;
 use futures::stream;
 use serde_json::json;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::broadcast::Receiver;
-use tokio::sync::broadcast::error::RecvError;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::sync::broadcast::error::{RecvError, TryRecvError};
+use tokio::time::{Interval, MissedTickBehavior, interval};
 
+use super::subject::{Subject, Update, update};
 use crate::error::PageError;
-use crate::objects::store::Changed;
+use crate::keyed_limit::KeyedPermit;
+use crate::objects::changed::Changed;
 use crate::objects::visible::Visible;
 use crate::pages::fleet::{element_id, host_tile};
 use crate::query::Fields;
+use crate::random::IdHash;
 use crate::requests::SignedIn;
-use crate::rights::RightsError;
 use crate::session::store::Use;
 use crate::state::Shared;
 
 /// Time for which changes are collected before an open page is updated.
 const DEBOUNCE: Duration = Duration::from_millis(150);
-/// Minimum time between two updates of a page.
+/// Minimum time between two updates of a page. It doubles while updates follow each other, up to the maximum.
 const MIN_INTERVAL: Duration = Duration::from_millis(500);
+const MAX_INTERVAL: Duration = Duration::from_secs(8);
+/// Time until an update is tried again for which the API server did not answer.
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 /// Interval between checks whether the session has ended, and between signs of life for proxies.
 const CHECK_INTERVAL: Duration = Duration::from_secs(15);
-/// Maximum number of hosts that are replaced one by one. With more changes, the page is refreshed.
-const MAX_TILES: usize = 20;
-
-/// Page that is open.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Subject {
-    Fleet,
-    Host(String),
-    Machine(ObjectName),
-    /// A page with rows of these kinds.
-    Rows(&'static [Kind]),
-}
-
-impl Subject {
-    /// Parses the path of a page; `None` if the page has no changes.
-    fn parse(path: &str) -> Option<Self> {
-        let path = path.split(['?', '#']).next().unwrap_or_default();
-        let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
-        match parts.as_slice() {
-            [] => Some(Self::Fleet),
-            ["hosts", name] => Some(Self::Host((*name).to_owned())),
-            ["vms", namespace, name] => Some(Self::Machine(ObjectName::new(*namespace, *name))),
-            ["vms"] => Some(Self::Rows(&berth_views::machines::KINDS)),
-            ["tenants"] => Some(Self::Rows(&berth_views::tenants::KINDS)),
-            ["tenants", _] => Some(Self::Rows(&berth_views::tenants::DETAIL_KINDS)),
-            ["networks"] => Some(Self::Rows(&berth_views::networks::KINDS)),
-            _ => None,
-        }
-    }
-
-    /// Returns true if the page may show a difference after a change.
-    fn concerns(&self, changed: &Changed) -> bool {
-        let is = |name: &str| changed.name.as_ref().is_none_or(|changed| changed.name == name);
-        match self {
-            Self::Fleet => matches!(changed.kind, Kind::InfraNode | Kind::Node),
-            Self::Host(host) => match changed.kind {
-                Kind::InfraNode | Kind::Node => is(host),
-                kind => berth_views::host_detail::KINDS.contains(&kind),
-            },
-            Self::Machine(machine) => match changed.kind {
-                Kind::VirtualMachine | Kind::VirtualMachineInstance => {
-                    changed.name.as_ref().is_none_or(|name| name == machine)
-                }
-                Kind::LauncherPod => {
-                    changed.name.as_ref().is_none_or(|name| name.namespace == machine.namespace)
-                }
-                kind => matches!(kind, Kind::AddressClaim | Kind::InfraNode),
-            },
-            Self::Rows(kinds) => kinds.contains(&changed.kind),
-        }
-    }
-}
 
 /// Serves the changes of the page in the field `page`.
 pub(crate) async fn stream(
@@ -94,17 +47,25 @@ pub(crate) async fn stream(
 ) -> Result<Response, PageError> {
     let fields = Fields::parse(uri.query().unwrap_or_default().as_bytes());
     let subject = Subject::parse(fields.get("page")).ok_or(PageError::NotFound)?;
+    let of_user = console.user_streams.try_acquire(user.session.owner);
+    let of_user = of_user.ok_or(PageError::TooManyPages)?;
     let permit = Arc::clone(&console.streams).try_acquire_owned();
     let permit = permit.map_err(|_| PageError::TooManyPages)?;
+    let mut checks = interval(CHECK_INTERVAL);
+    checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let changes = Changes {
         subject,
         received: console.store.subscribe(),
         console,
         user,
-        queue: VecDeque::new(),
-        last_update: None,
+        checks,
+        pending: Pending::default(),
+        // Changes between the page and its stream.
+        queue: VecDeque::from([Event::default().event("refresh").data("-")]),
+        state: None,
+        pace: Pace::default(),
         has_ended: false,
-        _permit: permit,
+        _permits: (permit, of_user),
     };
     let events = stream::unfold(changes, |mut changes| async move {
         let event = changes.next().await?;
@@ -118,26 +79,70 @@ struct Changes {
     subject: Subject,
     console: Shared,
     user: SignedIn,
-    received: Receiver<Changed>,
+    received: Receiver<Arc<Changed>>,
+    checks: Interval,
+    pending: Pending,
     queue: VecDeque<Event>,
-    last_update: Option<Instant>,
+    /// State that the page shows.
+    state: Option<String>,
+    pace: Pace,
     has_ended: bool,
-    _permit: OwnedSemaphorePermit,
+    _permits: (OwnedSemaphorePermit, KeyedPermit<IdHash>),
 }
 
-/// Update of an open page after changes.
-enum Update {
-    Nothing,
-    Refresh,
-    /// Replaces these hosts.
-    Hosts(BTreeSet<String>),
+/// Changes that the page does not show yet.
+#[derive(Default)]
+struct Pending {
+    changes: Vec<Arc<Changed>>,
+    /// True if changes were missed.
+    is_missed: bool,
+}
+
+impl Pending {
+    fn is_empty(&self) -> bool {
+        self.changes.is_empty() && !self.is_missed
+    }
+}
+
+/// Time between updates.
+#[derive(Debug)]
+struct Pace {
+    interval: Duration,
+    /// Last update.
+    last: Option<Instant>,
+    /// Last check whether changes are visible.
+    checked: Option<Instant>,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self { interval: MIN_INTERVAL, last: None, checked: None }
+    }
+}
+
+impl Pace {
+    /// Returns the time until the next update.
+    fn delay(&self, now: Instant) -> Duration {
+        let remaining = |last: Option<Instant>, interval: Duration| {
+            let since = last.map(|last| now.saturating_duration_since(last));
+            since.map_or(Duration::ZERO, |since| interval.saturating_sub(since))
+        };
+        let until_update = remaining(self.last, self.interval);
+        until_update.max(remaining(self.checked, MIN_INTERVAL)).max(DEBOUNCE)
+    }
+
+    /// Records an update.
+    fn record(&mut self, now: Instant) {
+        let is_busy =
+            self.last.is_some_and(|last| now.saturating_duration_since(last) < self.interval * 2);
+        self.interval = if is_busy { (self.interval * 2).min(MAX_INTERVAL) } else { MIN_INTERVAL };
+        self.last = Some(now);
+    }
 }
 
 impl Changes {
     /// Waits for the next event; `None` at the end of the stream.
     async fn next(&mut self) -> Option<Event> {
-        let mut checks = interval(CHECK_INTERVAL);
-        checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             if let Some(event) = self.queue.pop_front() {
                 return Some(event);
@@ -145,24 +150,36 @@ impl Changes {
             if self.has_ended {
                 return None;
             }
-            if !self.has_session() {
-                self.end();
+            self.push_state();
+            if !self.queue.is_empty() {
                 continue;
             }
-            let first = tokio::select! {
-                received = self.received.recv() => received,
-                _ = checks.tick() => continue,
-            };
-            let batch = self.collect(first).await;
-            if batch.as_ref().is_none_or(|batch| !batch.is_empty()) {
-                self.apply(batch).await;
+            if self.pending.is_empty() {
+                let received = tokio::select! {
+                    received = self.received.recv() => received,
+                    _ = self.checks.tick() => {
+                        self.check_session();
+                        continue;
+                    }
+                };
+                self.receive(received);
+                continue;
+            }
+            tokio::time::sleep(self.pace.delay(Instant::now())).await;
+            self.receive_all();
+            self.check_session();
+            if !self.has_ended {
+                self.apply().await;
             }
         }
     }
 
-    fn has_session(&self) -> bool {
+    /// Ends the stream if the session has ended.
+    fn check_session(&mut self) {
         let (sessions, now) = (&self.console.sessions, Instant::now());
-        sessions.get(&self.user.id, Use::ByRefresh, now).is_some()
+        if sessions.get(&self.user.id, Use::ByRefresh, now).is_none() {
+            self.end();
+        }
     }
 
     /// The page opens the sign-in.
@@ -171,146 +188,121 @@ impl Changes {
         self.has_ended = true;
     }
 
-    /// Collects changes that concern the page; `None` if changes were missed.
-    async fn collect(&mut self, first: Result<Changed, RecvError>) -> Option<Vec<Changed>> {
-        let mut batch = Vec::new();
-        let mut is_missed = false;
-        match first {
-            Ok(changed) if self.subject.concerns(&changed) => batch.push(changed),
-            Ok(_) => return Some(batch),
-            Err(_) => is_missed = true,
+    /// Tells the page that its objects are outdated, or current again.
+    fn push_state(&mut self) {
+        let state = match self.console.store.outdated_since() {
+            Some(since) => format!("Outdated since {since}"),
+            None => "Live".to_owned(),
+        };
+        if self.state.as_ref() != Some(&state) {
+            self.queue.push_back(Event::default().event("state").data(&state));
+            self.state = Some(state);
         }
-        let since_update = self.last_update.map(|last| last.elapsed());
-        let delay = since_update.map_or(Duration::ZERO, |since| MIN_INTERVAL.saturating_sub(since));
-        tokio::time::sleep(delay.max(DEBOUNCE)).await;
+    }
+
+    /// Adds a change that concerns the page to those that it does not show yet.
+    fn receive(&mut self, received: Result<Arc<Changed>, RecvError>) {
+        match received {
+            Ok(changed) => {
+                let host_of = |machine: &ObjectName| self.console.store.host_of(machine);
+                if self.subject.concerns(&changed, host_of) {
+                    self.pending.changes.push(changed);
+                }
+            }
+            Err(_) => self.pending.is_missed = true,
+        }
+    }
+
+    fn receive_all(&mut self) {
         loop {
             match self.received.try_recv() {
-                Ok(changed) if self.subject.concerns(&changed) => batch.push(changed),
-                Ok(_) => {}
-                Err(tokio::sync::broadcast::error::TryRecvError::Lagged(_)) => is_missed = true,
-                Err(_) => break,
+                Ok(changed) => self.receive(Ok(changed)),
+                Err(TryRecvError::Lagged(missed)) => self.receive(Err(RecvError::Lagged(missed))),
+                Err(TryRecvError::Empty | TryRecvError::Closed) => return,
             }
         }
-        (!is_missed).then_some(batch)
     }
 
-    async fn apply(&mut self, batch: Option<Vec<Changed>>) {
-        let visible = match self.console.visible(&self.user.session).await {
+    /// Updates the page. If this fails, the changes stay pending.
+    async fn apply(&mut self) {
+        let visible = match self.console.visible(&self.user).await {
             Ok(visible) => visible,
-            Err(RightsError::SignedOut) => return self.end(),
-            // The next change, or the user's next page, shows the state.
-            Err(RightsError::Unavailable(_)) => return,
+            Err(PageError::SignedOut { .. }) => return self.end(),
+            Err(_) => return tokio::time::sleep(RETRY_INTERVAL).await,
         };
-        let update = match batch {
-            None => Update::Refresh,
-            Some(batch) => update(&self.subject, &visible, &batch),
+        let update = if self.pending.is_missed {
+            Update::Refresh
+        } else {
+            update(&self.subject, &visible, &self.pending.changes)
         };
-        match update {
-            Update::Nothing => return,
-            Update::Refresh => self.push_refresh(),
-            Update::Hosts(hosts) => self.push_hosts(&visible, &hosts),
+        let is_done = match update {
+            Update::Nothing => {
+                self.pending = Pending::default();
+                self.pace.checked = Some(Instant::now());
+                return;
+            }
+            Update::Refresh => self.push_refresh(visible).await.is_ok(),
+            Update::Hosts(hosts) => self.push_hosts(visible, hosts).await.is_ok(),
+        };
+        if is_done {
+            self.pending = Pending::default();
+            self.pace.record(Instant::now());
+        } else {
+            tokio::time::sleep(RETRY_INTERVAL).await;
         }
-        self.last_update = Some(Instant::now());
     }
 
-    fn push_refresh(&mut self) {
-        self.queue.clear();
-        self.queue.push_back(Event::default().event("refresh").data("-"));
+    /// The page loads its content again; or shows that its object is gone, or not visible any more.
+    async fn push_refresh(&mut self, visible: Visible) -> Result<(), PageError> {
+        let subject = self.subject.clone();
+        let exists = self.console.render(visible, move |snapshot| subject.exists(snapshot));
+        let name = if exists.await? { "refresh" } else { "gone" };
+        self.queue.push_back(Event::default().event(name).data("-"));
+        Ok(())
     }
 
-    fn push_hosts(&mut self, visible: &Visible, hosts: &BTreeSet<String>) {
-        let store = &self.console.store;
-        let tiles: Option<Vec<_>> = store.read(visible, |snapshot| {
-            let tile = |host: &String| {
-                let tile = host_tile(snapshot, host, store.rack(host).as_deref())?;
-                Some((element_id(host), tile.into_string()))
-            };
-            hosts.iter().map(tile).collect()
+    async fn push_hosts(
+        &mut self,
+        visible: Visible,
+        hosts: BTreeSet<String>,
+    ) -> Result<(), PageError> {
+        let all = visible.clone();
+        let tiles = self.console.render(visible, move |snapshot| {
+            let tile =
+                |host: &String| Some((element_id(host), host_tile(snapshot, host)?.into_string()));
+            hosts.iter().map(tile).collect::<Option<Vec<_>>>()
         });
         // A host was deleted.
-        let Some(tiles) = tiles else { return self.push_refresh() };
+        let Some(tiles) = tiles.await? else { return self.push_refresh(all).await };
         for (id, html) in tiles {
             // JSON has no line ends, which would end an event.
             let data = json!({"id": id, "html": html}).to_string();
             self.queue.push_back(Event::default().event("replace").data(data));
         }
+        Ok(())
     }
-}
-
-/// Decides on the update of a page after changes.
-fn update(subject: &Subject, visible: &Visible, batch: &[Changed]) -> Update {
-    let is_visible = |changed: &&Changed| match &changed.name {
-        Some(name) => visible.permits(changed.kind, name),
-        None => true,
-    };
-    let seen: Vec<&Changed> = batch.iter().filter(is_visible).collect();
-    if seen.is_empty() {
-        return Update::Nothing;
-    }
-    if *subject == Subject::Fleet && seen.iter().all(|changed| changed.name.is_some()) {
-        let names = seen.iter().filter_map(|changed| Some(changed.name.as_ref()?.name.clone()));
-        let hosts: BTreeSet<String> = names.collect();
-        if hosts.len() <= MAX_TILES {
-            return Update::Hosts(hosts);
-        }
-    }
-    Update::Refresh
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
-    use crate::objects::visible::Scope;
-
-    fn changed(kind: Kind, namespace: &str, name: &str) -> Changed {
-        Changed { kind, name: Some(ObjectName::new(namespace, name)) }
-    }
 
     #[test]
-    fn pages_are_updated_only_after_changes_that_they_show() {
-        let host = changed(Kind::InfraNode, "", "a");
-        let machine = changed(Kind::VirtualMachine, "cluster-x", "vm");
-        let tenant = changed(Kind::TenantCluster, "", "x");
-        for (path, expected) in [
-            ("/", [true, false, false]),
-            ("/?q=a", [true, false, false]),
-            ("/hosts/a", [true, true, false]),
-            ("/hosts/b", [false, true, false]),
-            ("/vms", [false, true, false]),
-            ("/vms/cluster-x/vm", [true, true, false]),
-            ("/vms/cluster-x/other", [true, false, false]),
-            ("/tenants", [false, false, true]),
-            ("/tenants/x", [false, true, true]),
-            ("/networks", [true, false, true]),
-        ] {
-            let subject = Subject::parse(path).unwrap();
-            let concerned = [&host, &machine, &tenant].map(|changed| subject.concerns(changed));
-            assert_eq!(concerned, expected, "{path}");
+    fn constant_changes_slow_updates_down() {
+        let (mut pace, begin) = (Pace::default(), Instant::now());
+        assert_eq!(pace.delay(begin), DEBOUNCE);
+        let (mut now, mut updates) = (begin, 0);
+        while now < begin + Duration::from_secs(60) {
+            now += pace.delay(now);
+            pace.record(now);
+            updates += 1;
         }
-        for path in ["/sign-in", "/hosts", "/hosts/a/b", "/vms/a/b/c"] {
-            assert_eq!(Subject::parse(path), None, "{path}");
-        }
-    }
-
-    #[test]
-    fn changes_of_objects_that_the_user_may_not_see_are_not_reported() {
-        let own = Scope::Some(BTreeSet::from(["cluster-x".to_owned()]));
-        let visible = Visible::new(BTreeMap::from([(Kind::VirtualMachine, own)]));
-        let machines = Subject::parse("/vms").unwrap();
-        for (namespace, is_reported) in [("cluster-x", true), ("cluster-y", false)] {
-            let batch = [changed(Kind::VirtualMachine, namespace, "vm")];
-            let update = update(&machines, &visible, &batch);
-            assert_eq!(matches!(update, Update::Refresh), is_reported, "{namespace}");
-            assert_eq!(matches!(update, Update::Nothing), !is_reported, "{namespace}");
-        }
-        let batch = [changed(Kind::InfraNode, "", "a")];
-        assert!(matches!(update(&Subject::Fleet, &visible, &batch), Update::Nothing));
-        let visible = Visible::new(BTreeMap::from([(Kind::InfraNode, Scope::All)]));
-        let Update::Hosts(hosts) = update(&Subject::Fleet, &visible, &batch) else {
-            panic!("the host is not replaced")
-        };
-        assert_eq!(hosts.into_iter().collect::<Vec<_>>(), ["a"]);
+        assert!((8..=15).contains(&updates), "{updates} updates in a minute");
+        assert_eq!(pace.interval, MAX_INTERVAL);
+        // After a pause, the next change is shown at once.
+        let later = now + MAX_INTERVAL * 2;
+        assert_eq!(pace.delay(later), DEBOUNCE);
+        pace.record(later);
+        assert_eq!(pace.interval, MIN_INTERVAL);
     }
 }

@@ -68,6 +68,8 @@ impl Visible {
         selected.services = self.by_namespace(Kind::MachineService, &all.services);
         selected.storage_classes = self.by_name(Kind::StorageClass, &all.storage_classes);
         selected.unread.clone_from(&all.unread);
+        let outdated = all.outdated.iter().filter(|(kind, _)| !self.scope(**kind).is_empty());
+        selected.outdated = outdated.map(|(kind, since)| (*kind, *since)).collect();
         if *self.scope(Kind::InfraConfig) == Scope::All {
             selected.config.clone_from(&all.config);
         }

@@ -1,8 +1,8 @@
 //! The watches of all kinds, which update the store.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use berth_runtime::discovery::is_kind_served;
 use berth_runtime::watch::{Config, Event, watch_events};
@@ -12,10 +12,14 @@ use kube::{Api, Client};
 use serde_json::Value;
 use tokio::task::JoinSet;
 
+use super::changed::Changed;
 use super::store::{Store, WatchState, object_name};
+use super::watch_health::WatchHealth;
 
 /// Interval between checks whether the kind is installed.
 const PROBE_INTERVAL: Duration = Duration::from_secs(15);
+/// Interval between checks whether an interrupted watch works again.
+const HEALTH_INTERVAL: Duration = Duration::from_secs(15);
 /// Number of objects in one page of a list.
 const PAGE_SIZE: u32 = 250;
 
@@ -63,19 +67,57 @@ async fn watch_installed_kind(
         None => config,
     };
     let mut known = Known::default();
+    let health = Mutex::new(WatchHealth::default());
     let is_still_served = |_: &kube::runtime::watcher::Error| {
-        if store.state(kind) != WatchState::Listed {
-            store.set_state(kind, WatchState::Failing);
+        let outdated = lock(&health).record_error(Instant::now());
+        match (store.state(kind), outdated) {
+            (WatchState::Listed, Some(since)) => {
+                store.set_state(kind, WatchState::Outdated(since));
+            }
+            (WatchState::Listed | WatchState::Outdated(_), _) => {}
+            _ => store.set_state(kind, WatchState::Failing),
         }
         let (client, resource) = (client.clone(), resource.clone());
         async move { is_kind_served(&client, &resource).await.unwrap_or(true) }
     };
-    let handle = |event| known.handle_event(store, kind, event);
-    watch_events(api, config, &resource.plural, handle, is_still_served).await;
+    let handle = |event: Event<DynamicObject>| {
+        // The server may still refuse the list that this event announces.
+        if !matches!(event, Event::Init) {
+            lock(&health).record_event();
+            recover(store, kind);
+        }
+        known.handle_event(store, kind, event);
+    };
+    tokio::select! {
+        () = watch_events(api, config, &resource.plural, handle, is_still_served) => {}
+        () = expire(store, kind, &health) => {}
+    }
     for name in &known.names {
         store.remove(kind, name);
     }
-    store.publish(kind, None);
+    store.publish(Changed::of_kind(kind));
+}
+
+/// Objects are current again if a watch has no errors for some time. Never returns.
+async fn expire(store: &Store, kind: Kind, health: &Mutex<WatchHealth>) {
+    loop {
+        tokio::time::sleep(HEALTH_INTERVAL).await;
+        let works = lock(health).expire(Instant::now());
+        if works {
+            recover(store, kind);
+        }
+    }
+}
+
+fn lock(health: &Mutex<WatchHealth>) -> MutexGuard<'_, WatchHealth> {
+    health.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Objects that were outdated are current again.
+fn recover(store: &Store, kind: Kind) {
+    if matches!(store.state(kind), WatchState::Outdated(_)) {
+        store.set_state(kind, WatchState::Listed);
+    }
 }
 
 /// Names of the objects in the store, to find those that were deleted while the watch was interrupted.
@@ -93,7 +135,10 @@ impl Known {
             Event::InitApply(object) => {
                 let object = to_value(object);
                 store.add(kind, &object);
-                self.listed.insert(object_name(&object));
+                let name = object_name(&object);
+                // If the list is interrupted, the next one still finds that the object was deleted.
+                self.names.insert(name.clone());
+                self.listed.insert(name);
             }
             Event::InitDone => {
                 for deleted in self.names.difference(&self.listed) {
@@ -101,21 +146,21 @@ impl Known {
                 }
                 self.names = std::mem::take(&mut self.listed);
                 store.set_state(kind, WatchState::Listed);
-                store.publish(kind, None);
+                store.publish(Changed::of_kind(kind));
             }
             Event::Apply(object) => {
                 let object = to_value(object);
                 let name = object_name(&object);
-                self.names.insert(name.clone());
-                if store.add(kind, &object) {
-                    store.publish(kind, Some(name));
+                self.names.insert(name);
+                if let Some(changed) = store.add(kind, &object) {
+                    store.publish(changed);
                 }
             }
             Event::Delete(object) => {
                 let name = object_name(&to_value(object));
                 self.names.remove(&name);
-                store.remove(kind, &name);
-                store.publish(kind, Some(name));
+                let changed = store.remove(kind, &name);
+                store.publish(changed);
             }
         }
     }
@@ -140,6 +185,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::objects::visible::{Scope, Visible};
 
     fn node(name: &str) -> DynamicObject {
         let object =
@@ -162,6 +208,21 @@ mod tests {
         let names: Vec<&str> = known.names.iter().map(|name| name.name.as_str()).collect();
         assert_eq!(names, ["c", "d"]);
         assert_eq!(store.state(Kind::Node), WatchState::Listed);
-        assert!(store.rack("c").is_none());
+    }
+
+    #[test]
+    fn objects_of_an_interrupted_list_are_removed() {
+        let (store, mut known) = (Store::default(), Known::default());
+        known.handle_event(&store, Kind::Node, Event::Init);
+        known.handle_event(&store, Kind::Node, Event::InitApply(node("ghost")));
+        // The connection ends, and the object is deleted before the next list.
+        known.handle_event(&store, Kind::Node, Event::Init);
+        known.handle_event(&store, Kind::Node, Event::InitApply(node("a")));
+        known.handle_event(&store, Kind::Node, Event::InitDone);
+        let names: Vec<&str> = known.names.iter().map(|name| name.name.as_str()).collect();
+        assert_eq!(names, ["a"]);
+        let everything = Visible::new(Kind::ALL.map(|kind| (kind, Scope::All)).into());
+        let names: Vec<String> = store.select(&everything).nodes.keys().cloned().collect();
+        assert_eq!(names, ["a"]);
     }
 }

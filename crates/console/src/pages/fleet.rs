@@ -1,4 +1,5 @@
-//! Fleet: all hosts as a dense map.
+//! Fleet: all hosts as a dense map. The script of the page computes the sums again when the user changes the filter, from
+//! the attributes of the hosts.
 
 use std::collections::BTreeMap;
 
@@ -21,20 +22,16 @@ pub(crate) fn element_id(host: &str) -> String {
 }
 
 /// Returns the page of all hosts.
-pub(crate) fn content(
-    snapshot: &Snapshot,
-    filter: &FleetFilter,
-    rack: impl Fn(&str) -> Option<String>,
-) -> Content {
+pub(crate) fn content(snapshot: &Snapshot, filter: &FleetFilter) -> Content {
     let rows = hosts::rows(snapshot);
-    let racks: Vec<Option<String>> = rows.iter().map(|row| rack(&row.name)).collect();
+    let racks: Vec<Option<&str>> = rows.iter().map(|row| rack(snapshot, &row.name)).collect();
     let all_words: Vec<String> =
-        rows.iter().zip(&racks).map(|(row, rack)| words(row, rack.as_deref())).collect();
+        rows.iter().zip(&racks).map(|(row, rack)| words(row, *rack)).collect();
     let mut by_rack: BTreeMap<&str, Vec<(&HostRow, &str, bool)>> = BTreeMap::new();
     let mut shown = Vec::new();
     for ((row, rack), words) in rows.iter().zip(&racks).zip(&all_words) {
         let is_shown = filter.accepts(words);
-        let hosts = by_rack.entry(rack.as_deref().unwrap_or_default()).or_default();
+        let hosts = by_rack.entry(rack.unwrap_or_default()).or_default();
         hosts.push((row, words.as_str(), is_shown));
         shown.extend(is_shown.then_some(row));
     }
@@ -62,9 +59,15 @@ pub(crate) fn content(
 }
 
 /// Returns the element of one host, to replace it in an open page; `None` if there is no such host.
-pub(crate) fn host_tile(snapshot: &Snapshot, name: &str, rack: Option<&str>) -> Option<Markup> {
-    let row = hosts::find(snapshot, name)?;
-    Some(tile(&row, &words(&row, rack), zones_of(snapshot, name), true))
+pub(crate) fn host_tile(snapshot: &Snapshot, name: &str) -> Option<Markup> {
+    let row = hosts::find_without_vms(snapshot, name)?;
+    let words = words(&row, rack(snapshot, name));
+    Some(tile(&row, &words, zones_of(snapshot, name), true))
+}
+
+/// Returns the rack of a host, if the user sees its Node.
+fn rack<'s>(snapshot: &'s Snapshot, host: &str) -> Option<&'s str> {
+    snapshot.nodes.get(host)?.rack.as_deref()
 }
 
 fn zones_of<'s>(snapshot: &'s Snapshot, host: &str) -> &'s [Zone] {
@@ -80,8 +83,12 @@ fn tile(row: &HostRow, words: &str, zones: &[Zone], is_shown: bool) -> Markup {
         (state, _) => state.to_string(),
     };
     let is_healthy = state == HostState::Ready && row.severity == Severity::Ok;
+    let (cpus, pages) = (row.pinnable_cpus, row.hugepages);
     html! {
-        li id=(element_id(&row.name)) class={ "host " (severity_class(row.severity)) } data-words=(words) hidden[!is_shown] {
+        li id=(element_id(&row.name)) class={ "host " (severity_class(row.severity)) } data-words=(words) hidden[!is_shown]
+            data-severity=(severity_class(row.severity))
+            data-cpus=[cpus.map(|cpus| format!("{} {}", cpus.used, cpus.total))]
+            data-pages=[pages.map(|pages| format!("{} {}", pages.used, pages.total))] {
             a href=(host_path(&row.name)) { (row.name) }
             @if !is_healthy { " " (badge(row.severity, text)) }
             (cpu_map(zones, CELL_PIXELS))
@@ -107,19 +114,22 @@ fn summary(rows: &[&HostRow]) -> Markup {
     };
     html! {
         dl .sums aria-label="Shown hosts" {
-            div { dt { "Hosts" } dd #host-count { (rows.len()) } }
+            div { dt { "Hosts" } dd #counter-hosts { (rows.len()) } }
             @for (severity, text) in [
                 (Severity::Ok, "healthy"),
                 (Severity::Warning, "with warnings"),
                 (Severity::Failure, "with failures"),
             ] {
-                div { dt { (badge(severity, text)) } dd { (count(severity)) } }
+                div { dt { (badge(severity, text)) } dd id={ "counter-" (severity_class(severity)) } { (count(severity)) } }
             }
-            @if let Some(cpus) = sum(|row| row.pinnable_cpus) {
-                div { dt { "Pinned CPUs" } dd { (amount("Pinned CPUs", cpus, |count| count.to_string())) } }
+            @let (cpus, pages) = (sum(|row| row.pinnable_cpus), sum(|row| row.hugepages));
+            div hidden[cpus.is_none()] {
+                dt { "Pinned CPUs" }
+                dd #counter-cpus { (amount("Pinned CPUs", cpus.unwrap_or_default(), |count| count.to_string())) }
             }
-            @if let Some(pages) = sum(|row| row.hugepages) {
-                div { dt { "Huge pages" } dd { (amount("Huge pages", pages, bytes)) } }
+            div hidden[pages.is_none()] {
+                dt { "Huge pages" }
+                dd #counter-pages { (amount("Huge pages", pages.unwrap_or_default(), bytes)) }
             }
         }
     }
@@ -159,6 +169,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::objects::visible::{Scope, Visible};
     use crate::query::Fields;
 
     fn test_snapshot() -> Snapshot {
@@ -170,7 +181,8 @@ mod tests {
                 "spec": {"profile": "<b>bold</b>"}, "status": {"zones": zones},
             });
             snapshot.add(Kind::InfraNode, &infra);
-            snapshot.add(Kind::Node, &json!({"metadata": {"name": name}}));
+            let labels = json!({"example.com/rack": "<i>r1</i>"});
+            snapshot.add(Kind::Node, &json!({"metadata": {"name": name, "labels": labels}}));
         }
         snapshot
     }
@@ -180,7 +192,7 @@ mod tests {
         let snapshot = test_snapshot();
         for (query, a, b) in [("", true, true), ("q=1-b", false, true), ("q=none", false, false)] {
             let filter = FleetFilter::parse(&Fields::parse(query.as_bytes()));
-            let text = content(&snapshot, &filter, |_| None).view.into_string();
+            let text = content(&snapshot, &filter).view.into_string();
             let is_shown = |host: &str| {
                 let (_, tile) = text.split_once(&format!("id=\"host-{host}\"")).unwrap();
                 !tile.split('>').next().unwrap().contains("hidden")
@@ -191,18 +203,33 @@ mod tests {
 
     #[test]
     fn hostile_profiles_are_escaped() {
-        let content = content(&test_snapshot(), &FleetFilter::default(), |_| Some("<i>".into()));
+        let content = content(&test_snapshot(), &FleetFilter::default());
         for text in [content.view.into_string(), content.form.unwrap().into_string()] {
             assert!(!text.contains("<b>") && !text.contains("<i>"), "{text}");
         }
     }
 
     #[test]
+    fn racks_are_shown_only_to_users_who_see_the_nodes() {
+        let everything = Visible::new(Kind::ALL.map(|kind| (kind, Scope::All)).into());
+        let hosts = Visible::new(BTreeMap::from([(Kind::InfraNode, Scope::All)]));
+        for (visible, is_shown) in [(everything, true), (hosts, false)] {
+            let selected = visible.select(&test_snapshot());
+            let page = content(&selected, &FleetFilter::default());
+            let tile = host_tile(&selected, "rack1-a").unwrap().into_string();
+            for text in [page.view.into_string(), page.form.unwrap().into_string(), tile] {
+                assert!(is_shown || !text.contains("r1&lt;"), "{text}");
+            }
+            assert_eq!(rack(&selected, "rack1-a").is_some(), is_shown);
+        }
+    }
+
+    #[test]
     fn one_host_is_rendered_as_in_the_page() {
         let snapshot = test_snapshot();
-        let page = content(&snapshot, &FleetFilter::default(), |_| None).view.into_string();
-        let tile = host_tile(&snapshot, "rack1-a", None).unwrap().into_string();
+        let page = content(&snapshot, &FleetFilter::default()).view.into_string();
+        let tile = host_tile(&snapshot, "rack1-a").unwrap().into_string();
         assert!(page.contains(&tile), "{tile}\n{page}");
-        assert!(host_tile(&snapshot, "rack9", None).is_none());
+        assert!(host_tile(&snapshot, "rack9").is_none());
     }
 }

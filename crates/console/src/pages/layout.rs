@@ -92,6 +92,7 @@ pub(crate) fn page(frame: &Frame<'_>, content: &Content) -> Markup {
                     }
                 }
                 p #live .live role="status" { "Not live" }
+                button #pause type="button" aria-pressed="false" hidden { "Pause" }
                 (theme_form(frame))
                 form .user method="post" action="/sign-out" {
                     input type="hidden" name="csrf" value=(frame.csrf);
@@ -102,6 +103,9 @@ pub(crate) fn page(frame: &Frame<'_>, content: &Content) -> Markup {
             main #content tabindex="-1" {
                 h1 { (frame.title) }
                 @if let Some(form) = &content.form { (form) }
+                // The script copies the count of the view, which is replaced and so not announced.
+                p #announcement .announcement role="status" {}
+                p #gone .warning role="status" hidden { "This object no longer exists, or you may no longer see it. The page shows its last state." }
                 div #view hx-get=(frame.path) hx-trigger="refresh" hx-select="#view" hx-target="this" hx-swap="outerHTML"
                     hx-headers=r#"{"Berth-Refresh": "1"}"# {
                     (content.view)

@@ -63,7 +63,7 @@ pub(super) fn table(label: &str, head: &[&str], rows: &[Markup], empty: &str) ->
         @if rows.is_empty() {
             p .empty { (empty) }
         } @else {
-            div .scroll role="region" aria-label=(label) tabindex="0" {
+            div .scroll id=(region_id(label)) role="region" aria-label=(label) tabindex="0" {
                 table {
                     thead { tr { @for title in head { th scope="col" { (title) } } } }
                     tbody { @for row in rows { (row) } }
@@ -71,6 +71,13 @@ pub(super) fn table(label: &str, head: &[&str], rows: &[Markup], empty: &str) ->
             }
         }
     }
+}
+
+/// Returns the id of a region, with which the focus and the position survive a refresh of the page. It cannot be the id of a
+/// host in the fleet, which begins with `host-`.
+fn region_id(label: &str) -> String {
+    let safe = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+    format!("region-{}", label.chars().map(safe).collect::<String>())
 }
 
 /// Returns pairs of names and values.
@@ -127,8 +134,16 @@ pub(super) fn condition_table(conditions: &[ConditionRow]) -> Markup {
 pub(super) fn notices(snapshot: &Snapshot) -> Markup {
     let problems: Vec<String> = snapshot.problems().take(10).map(ToString::to_string).collect();
     html! {
+        @if !snapshot.outdated.is_empty() {
+            ul .outdated {
+                @for (kind, since) in &snapshot.outdated {
+                    @let [_, _, _, objects] = kind.resource();
+                    li .warning { (objects) ": may have changed since " (since.to_string()) ", because the console cannot watch them" }
+                }
+            }
+        }
         @if !snapshot.unread.is_empty() || !problems.is_empty() {
-            details .notices {
+            details #notices .notices {
                 summary { "Not everything is shown" }
                 ul {
                     @for unread in &snapshot.unread { li { (unread.objects) ": " (unread.reason) } }

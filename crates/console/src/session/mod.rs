@@ -3,4 +3,5 @@
 pub(crate) mod attempts;
 pub(crate) mod cookie;
 pub(crate) mod csrf;
+pub(crate) mod read_cache;
 pub(crate) mod store;

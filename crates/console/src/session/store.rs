@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use kube::Client;
 
+use super::read_cache::ReadCache;
+use crate::pages::reads::{EventRow, QuotaRow, VolumeRow};
 use crate::random::{IdHash, RandomError, random_id};
 use crate::rights::Rights;
 
@@ -28,6 +30,9 @@ pub(crate) struct Session {
     pub(crate) client: Client,
     /// Permissions of the user.
     pub(crate) rights: Rights,
+    pub(crate) events: ReadCache<EventRow>,
+    pub(crate) quotas: ReadCache<QuotaRow>,
+    pub(crate) volumes: ReadCache<VolumeRow>,
     begin: Instant,
     last_use: Mutex<Instant>,
 }
@@ -35,7 +40,17 @@ pub(crate) struct Session {
 impl Session {
     pub(crate) fn new(user: String, owner: IdHash, client: Client, now: Instant) -> Self {
         let rights = Rights::new(client.clone());
-        Self { user, owner, client, rights, begin: now, last_use: Mutex::new(now) }
+        Self {
+            user,
+            owner,
+            client,
+            rights,
+            events: ReadCache::default(),
+            quotas: ReadCache::default(),
+            volumes: ReadCache::default(),
+            begin: now,
+            last_use: Mutex::new(now),
+        }
     }
 
     fn last_use(&self) -> Instant {

@@ -1,0 +1,193 @@
+//! Objects that a page reads with the credential of its user.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use berth_runtime::call::{CallError, with_timeout};
+use berth_views::ObjectName;
+use k8s_openapi::api::core::v1::{Event, PersistentVolumeClaim, ResourceQuota};
+use kube::api::ListParams;
+use kube::{Api, Client, ResourceExt as _};
+
+use crate::pages::reads::{EventRow, QuotaRow, Read, ReadError, VolumeRow};
+use crate::requests::SignedIn;
+use crate::session::read_cache::ReadCache;
+
+/// Maximum number of Events on a page.
+const MAX_EVENTS: usize = 50;
+/// Number of Events in one page of a list. The API server returns them by name, so that all are read to find the latest.
+const EVENT_PAGE_SIZE: u32 = 500;
+/// Maximum number of pages of Events about an object.
+const MAX_EVENT_PAGES: usize = 10;
+/// Maximum number of volumes on a page.
+const MAX_VOLUMES: u32 = 500;
+/// Namespace of the Events about cluster-scoped objects.
+const DEFAULT_NAMESPACE: &str = "default";
+
+/// Returns the latest Events about an object of one of these kinds; the namespace of cluster-scoped objects is empty.
+pub(super) async fn events(
+    user: &SignedIn,
+    kinds: [&str; 2],
+    object: &ObjectName,
+) -> Arc<Read<EventRow>> {
+    let read = read_events(&user.session.client, kinds, object);
+    cached(&user.session.events, user.is_refresh, object, read).await
+}
+
+/// Returns the ResourceQuotas of a namespace.
+pub(super) async fn quotas(user: &SignedIn, namespace: &str) -> Arc<Read<QuotaRow>> {
+    let key = ObjectName::new(namespace, "");
+    let read = read_quotas(&user.session.client, namespace);
+    cached(&user.session.quotas, user.is_refresh, &key, read).await
+}
+
+/// Returns the volumes of a namespace.
+pub(super) async fn volumes(user: &SignedIn, namespace: &str) -> Arc<Read<VolumeRow>> {
+    let key = ObjectName::new(namespace, "");
+    let read = read_volumes(&user.session.client, namespace);
+    cached(&user.session.volumes, user.is_refresh, &key, read).await
+}
+
+/// Waits for a read, unless the request is a refresh and the cache has a result.
+async fn cached<T>(
+    cache: &ReadCache<T>,
+    is_refresh: bool,
+    key: &ObjectName,
+    read: impl Future<Output = Read<T>>,
+) -> Arc<Read<T>> {
+    if is_refresh && let Some(known) = cache.get(key, Instant::now()) {
+        return known;
+    }
+    let read = read.await;
+    cache.put(key.clone(), read, Instant::now())
+}
+
+fn read_error(error: CallError) -> ReadError {
+    match error.status_code() {
+        Some(401 | 403) => ReadError::Forbidden,
+        Some(404) => ReadError::NotServed,
+        _ => {
+            tracing::warn!(%error, "failed to read objects of a page");
+            ReadError::Unavailable
+        }
+    }
+}
+
+async fn read_events(client: &Client, kinds: [&str; 2], object: &ObjectName) -> Read<EventRow> {
+    let ObjectName { namespace, name } = object;
+    let namespace = if namespace.is_empty() { DEFAULT_NAMESPACE } else { namespace };
+    let events: Api<Event> = Api::namespaced(client.clone(), namespace);
+    let selector = format!("involvedObject.name={name}");
+    let mut params = ListParams::default().fields(&selector).limit(EVENT_PAGE_SIZE);
+    let mut rows = Vec::new();
+    for _ in 0..MAX_EVENT_PAGES {
+        let list = with_timeout(events.list(&params)).await.map_err(read_error)?;
+        let is_own = |event: &Event| {
+            let kind = event.involved_object.kind.as_deref().unwrap_or_default();
+            kinds.contains(&kind)
+        };
+        rows.extend(list.items.into_iter().filter(is_own).map(event_row));
+        keep_latest(&mut rows);
+        let token = list.metadata.continue_.filter(|token| !token.is_empty());
+        let Some(token) = token else { break };
+        params = params.continue_token(&token);
+    }
+    Ok(rows)
+}
+
+/// Sorts Events, the latest first, and removes old ones.
+fn keep_latest(rows: &mut Vec<EventRow>) {
+    rows.sort_by(|a, b| b.time.cmp(&a.time));
+    rows.truncate(MAX_EVENTS);
+}
+
+fn event_row(event: Event) -> EventRow {
+    let source = event.source.and_then(|source| source.component);
+    let observed = event.series.as_ref().and_then(|series| series.last_observed_time.as_ref());
+    let observed = observed.map(|time| time.0);
+    let last = event.last_timestamp.or(event.first_timestamp).map(|time| time.0);
+    let time = observed.or(last).or_else(|| event.event_time.map(|time| time.0));
+    let count = event.count.or_else(|| event.series.and_then(|series| series.count));
+    EventRow {
+        time: time.map(|time| time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()).unwrap_or_default(),
+        type_: event.type_.unwrap_or_default(),
+        reason: event.reason.unwrap_or_default(),
+        message: event.message.unwrap_or_default(),
+        source: event
+            .reporting_component
+            .filter(|name| !name.is_empty())
+            .or(source)
+            .unwrap_or_default(),
+        count: count.unwrap_or(1),
+    }
+}
+
+async fn read_quotas(client: &Client, namespace: &str) -> Read<QuotaRow> {
+    let quotas: Api<ResourceQuota> = Api::namespaced(client.clone(), namespace);
+    let quotas = with_timeout(quotas.list(&ListParams::default())).await;
+    let mut rows = Vec::new();
+    for quota in quotas.map_err(read_error)?.items {
+        let name = quota.name_any();
+        let status = quota.status.unwrap_or_default();
+        let used = status.used.unwrap_or_default();
+        for (resource, hard) in status.hard.unwrap_or_default() {
+            let used = used.get(&resource).map(|used| used.0.clone()).unwrap_or_default();
+            rows.push(QuotaRow { quota: name.clone(), resource, used, hard: hard.0 });
+        }
+    }
+    Ok(rows)
+}
+
+async fn read_volumes(client: &Client, namespace: &str) -> Read<VolumeRow> {
+    let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), namespace);
+    let claims = with_timeout(claims.list(&ListParams::default().limit(MAX_VOLUMES))).await;
+    let claims = claims.map_err(read_error)?.items;
+    Ok(claims.into_iter().map(volume_row).collect())
+}
+
+fn volume_row(claim: PersistentVolumeClaim) -> VolumeRow {
+    let name = claim.name_any();
+    let spec = claim.spec.unwrap_or_default();
+    let status = claim.status.unwrap_or_default();
+    let requested = spec.resources.and_then(|resources| resources.requests);
+    let size = status.capacity.or(requested).and_then(|all| Some(all.get("storage")?.0.clone()));
+    VolumeRow {
+        name,
+        phase: status.phase.unwrap_or_default(),
+        size: size.unwrap_or_default(),
+        class: spec.storage_class_name.unwrap_or_default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::test_helpers::test_client;
+
+    #[tokio::test]
+    async fn latest_events_are_read_from_the_namespace_default() {
+        let client = test_client(|path| {
+            assert_eq!(path, "/api/v1/namespaces/default/events");
+            // By name, as the API server returns them: the latest Event is the last one.
+            let event = |number: u32| {
+                json!({
+                    "metadata": {"name": format!("a.{number:04}"), "namespace": "default"},
+                    "involvedObject": {"kind": "Node", "name": "a"},
+                    "reason": format!("Reason{number}"),
+                    "lastTimestamp": format!("2026-11-28T{:02}:{:02}:00Z", number / 60, number % 60),
+                })
+            };
+            let items: Vec<_> = (0..120).map(event).collect();
+            let list =
+                json!({"kind": "EventList", "apiVersion": "v1", "metadata": {}, "items": items});
+            (200, list.to_string())
+        });
+        let object = ObjectName::new("", "a");
+        let rows = read_events(&client, ["InfraNode", "Node"], &object).await.unwrap();
+        assert_eq!(rows.len(), MAX_EVENTS);
+        assert_eq!(rows[0].reason, "Reason119");
+        assert_eq!(rows[49].reason, "Reason70");
+    }
+}
