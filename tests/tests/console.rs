@@ -127,6 +127,8 @@ fn console_works_in_a_browser() {
     pages_are_accessible(&console, &browser);
     hosts_are_filtered(&console, &browser);
     changes_appear_on_the_open_page(&console, &browser);
+    focus_survives_changes(&console, &browser);
+    updates_can_be_paused(&console, &browser);
     keyboard_is_sufficient(&console, &browser);
     pages_work_without_scripts(&console);
     user_of_a_tenant_sees_only_the_tenant(&console, &tenant_token);
@@ -140,7 +142,7 @@ fn sign_in_is_required(console: &Console, browser: &Browser) {
         assert!(answer.contains("location: /sign-in?from="), "{answer}");
         assert!(answer.contains("content-security-policy: default-src 'none'"), "{answer}");
     }
-    assert_eq!(console.curl("/live?page=/", &[]).0, 303);
+    assert_eq!(console.curl("/live?page=/", &[]).0, 401);
     console.open(browser, "/vms?q=web");
     assert!(browser.url().unwrap().contains("/sign-in"));
     assert_accessible(browser, "/sign-in");
@@ -204,7 +206,10 @@ fn hosts_are_filtered(console: &Console, browser: &Browser) {
     browser.fill("#q", "RACK1").unwrap();
     browser.wait("one host is shown", |browser| Ok(!browser.is_visible("#host-rack2-a")?)).unwrap();
     assert!(browser.is_visible("#host-rack1-a").unwrap());
-    assert_eq!(browser.text("#host-count").unwrap(), "1");
+    // The sums are those of the host that is shown: two zones with 46 CPUs for pinning, of which 8 are pinned.
+    assert_eq!(browser.text("#counter-hosts").unwrap(), "1");
+    assert!(browser.text("#counter-cpus").unwrap().contains("16 of 92"));
+    assert_eq!(browser.text("#announcement").unwrap(), "1 hosts");
     console.open(browser, "/?rack=rack%3Dr2");
     assert!(!browser.is_visible("#host-rack1-a").unwrap());
     console.open(browser, "/vms");
@@ -216,17 +221,22 @@ fn hosts_are_filtered(console: &Console, browser: &Browser) {
     assert!(browser.url().unwrap().ends_with("/vms?q=shop"), "{}", browser.url().unwrap());
 }
 
+fn cordon(console: &Console, is_cordoned: bool) {
+    let patched = json!({"spec": {"unschedulable": is_cordoned}});
+    patch(&console.plane, "/api/v1/nodes/rack2-a", &patched);
+}
+
+fn wait_until_live(browser: &Browser) {
+    browser.wait("the page is live", |browser| Ok(browser.text("#live")? == "Live")).unwrap();
+}
+
 fn changes_appear_on_the_open_page(console: &Console, browser: &Browser) {
-    let cordon = |is_cordoned: bool| {
-        let path = "/api/v1/nodes/rack2-a";
-        patch(&console.plane, path, &json!({"spec": {"unschedulable": is_cordoned}}));
-    };
     for (path, selector) in [("/", "#host-rack2-a"), ("/hosts/rack2-a", "#view")] {
         console.open(browser, path);
         browser.run("window.notReloaded = true;", Vec::new()).unwrap();
-        browser.wait("the page is live", |browser| Ok(browser.text("#live")? == "Live")).unwrap();
+        wait_until_live(browser);
         for is_cordoned in [true, false] {
-            cordon(is_cordoned);
+            cordon(console, is_cordoned);
             browser
                 .wait("the page shows the change", |browser| {
                     Ok(browser.text(selector)?.contains("Cordoned") == is_cordoned)
@@ -236,6 +246,44 @@ fn changes_appear_on_the_open_page(console: &Console, browser: &Browser) {
         let marker = browser.run("return window.notReloaded;", Vec::new()).unwrap();
         assert_eq!(marker, json!(true), "{path} was loaded again");
     }
+}
+
+fn focus_survives_changes(console: &Console, browser: &Browser) {
+    for (path, selector, changed) in [
+        ("/", "#host-rack2-a a", "#host-rack2-a"),
+        ("/hosts/rack2-a", "#view a[href='/vms/cluster-shop/shop-web']", "#view"),
+        ("/hosts/rack2-a", "#region-vms", "#view"),
+    ] {
+        console.open(browser, path);
+        wait_until_live(browser);
+        let focus = format!("document.querySelector(\"{selector}\").focus();");
+        browser.run(&focus, Vec::new()).unwrap();
+        for is_cordoned in [true, false] {
+            cordon(console, is_cordoned);
+            browser
+                .wait("the page shows the change", |browser| {
+                    Ok(browser.text(changed)?.contains("Cordoned") == is_cordoned)
+                })
+                .unwrap();
+            let script = format!(
+                "return document.activeElement === document.querySelector(\"{selector}\");"
+            );
+            let has_focus = || browser.run(&script, Vec::new()).unwrap() == json!(true);
+            browser.wait("the element has the focus", |_| Ok(has_focus())).unwrap();
+        }
+    }
+}
+
+fn updates_can_be_paused(console: &Console, browser: &Browser) {
+    console.open(browser, "/hosts/rack2-a");
+    wait_until_live(browser);
+    browser.click("#pause").unwrap();
+    browser.wait("updates are paused", |browser| Ok(browser.text("#live")? == "Paused")).unwrap();
+    // Other pages stay paused too.
+    console.open(browser, "/");
+    browser.wait("updates are paused", |browser| Ok(browser.text("#live")? == "Paused")).unwrap();
+    browser.click("#pause").unwrap();
+    wait_until_live(browser);
 }
 
 fn keyboard_is_sufficient(console: &Console, browser: &Browser) {
@@ -267,6 +315,7 @@ fn keyboard_is_sufficient(console: &Console, browser: &Browser) {
         "Networks",
         "Auto",
         "Dark",
+        "pause",
         "Sign out",
         "q",
         "facet-rack",

@@ -124,7 +124,8 @@ impl MachineFilter {
     /// Returns false for names whose rows are not selected, so that these rows need not be computed.
     fn may_select(&self, name: &ObjectName) -> bool {
         let is_namespace = |wanted: &String| *wanted == name.namespace;
-        let is_tenant = |wanted: &String| tenant_of_namespace(&name.namespace) == Some(wanted.as_str());
+        let is_tenant =
+            |wanted: &String| tenant_of_namespace(&name.namespace) == Some(wanted.as_str());
         self.namespace.as_ref().is_none_or(is_namespace)
             && self.tenant.as_ref().is_none_or(is_tenant)
     }

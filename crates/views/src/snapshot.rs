@@ -5,7 +5,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use berth_api::{
-    AddressClaim, InfraConfig, InfraConfigSpec, InfraNode, Problem, TenantCluster, Time, VlanClaim, names,
+    AddressClaim, InfraConfig, InfraConfigSpec, InfraNode, Problem, TenantCluster, Time, VlanClaim,
+    names,
 };
 use serde::Serialize;
 use serde_json::Value;
