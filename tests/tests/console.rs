@@ -209,7 +209,8 @@ fn hosts_are_filtered(console: &Console, browser: &Browser) {
     // The sums are those of the host that is shown: two zones with 46 CPUs for pinning, of which 8 are pinned.
     assert_eq!(browser.text("#counter-hosts").unwrap(), "1");
     assert!(browser.text("#counter-cpus").unwrap().contains("16 of 92"));
-    assert_eq!(browser.text("#announcement").unwrap(), "1 hosts");
+    let announced = "return document.getElementById('announcement').textContent;";
+    assert_eq!(browser.run(announced, Vec::new()).unwrap(), json!("Hosts: 1"));
     console.open(browser, "/?rack=rack%3Dr2");
     assert!(!browser.is_visible("#host-rack1-a").unwrap());
     console.open(browser, "/vms");

@@ -86,7 +86,7 @@
 
   function announce() {
     const hosts = document.getElementById("counter-hosts");
-    const text = hosts ? `${hosts.textContent} hosts` : document.querySelector("#view .count")?.textContent;
+    const text = hosts ? `Hosts: ${hosts.textContent}` : document.querySelector("#view .count")?.textContent;
     if (!text || text === announced) return;
     if (announced !== null) setText("announcement", text);
     announced = text;
