@@ -107,6 +107,36 @@ fn screenshot(browser: &Browser, name: &str) {
     }
 }
 
+/// Renders a component with kustomize; `None` if kubectl is not installed.
+fn render_component(name: &str) -> Option<String> {
+    let folder = berth_tests::repository().join("deploy/components").join(name);
+    let output = Command::new("kubectl").arg("kustomize").arg(folder).output().ok()?;
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Some(String::from_utf8(output.stdout).unwrap())
+}
+
+#[test]
+fn console_behind_a_proxy_needs_no_certificate() {
+    let test = "console_behind_a_proxy_needs_no_certificate";
+    let Some(proxied) = render_component("console-tls-proxy") else {
+        return skip(test, "kubectl is not installed");
+    };
+    for part in [
+        "- --tls-proxy\n",
+        "scheme: HTTP\n",
+        "targetPort: http\n",
+        "berth.dev/console-proxy: \"true\"\n",
+        "kind: ClusterRoleBinding\n",
+    ] {
+        assert!(proxied.contains(part), "{part}: {proxied}");
+    }
+    for part in ["--tls-certificate", "--tls-key", "HTTPS", "https", "berth-console-tls", "/tls"] {
+        assert!(!proxied.contains(part), "{part}: {proxied}");
+    }
+    let direct = render_component("console").unwrap();
+    assert!(direct.contains("scheme: HTTPS\n") && direct.contains("berth-console-tls"), "{direct}");
+}
+
 /// All parts share one control plane and one console, because starting them is the slowest step.
 #[test]
 fn console_works_in_a_browser() {

@@ -18,17 +18,18 @@ use clap::ValueHint;
     long_about = "Serves web pages with hosts, tenants, networks and virtual machines, which follow changes while they are \
         open.\n\n\
         With --kubeconfig the console has one user, you: it listens only on the loopback, and prints the link that opens \
-        it. In a pod, or with --sign-in, users sign in with a token or a client certificate of the API server, and see \
+        it once, within ten minutes. SIGUSR1 prints a new link. In a pod, or with --sign-in, users sign in with a token or a client certificate of the API server, and see \
         what the API server permits them to list. The ServiceAccount of the pod, or the kubeconfig, is then used only to \
         watch objects. docs/console.md describes the pages and the security of the console.",
     after_help = "Examples:\n  \
         berth-controller console --kubeconfig ~/.kube/config\n  \
         berth-controller console --kubeconfig FILE --sign-in --listen 0.0.0.0:9480 \\\n      \
         --tls-certificate tls.crt --tls-key tls.key\n\n\
-        HTTP endpoints without sign-in:  /healthz, and /readyz (200 once all objects are listed)"
+        HTTP endpoints without sign-in:  /healthz, and /readyz (200 once all kinds are listed that can be \
+        listed)"
 )]
 pub(super) struct Arguments {
-    /// Kubeconfig; by default KUBECONFIG, or the ServiceAccount in a pod
+    /// Kubeconfig; by default KUBECONFIG, or the ServiceAccount in a pod, with which users sign in
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     kubeconfig: Option<PathBuf>,
     /// Address to listen on
