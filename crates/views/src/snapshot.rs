@@ -225,6 +225,12 @@ impl Snapshot {
         self.malformed.values()
     }
 
+    /// Adds the problems of another snapshot's objects that `is_selected` accepts.
+    pub fn copy_problems(&mut self, other: &Self, is_selected: impl Fn(Kind, &ObjectName) -> bool) {
+        let selected = other.malformed.iter().filter(|((kind, name), _)| is_selected(*kind, name));
+        self.malformed.extend(selected.map(|(key, problem)| (key.clone(), problem.clone())));
+    }
+
     /// Returns the names of the objects of a kind that were left out.
     pub fn malformed_names(&self, kind: Kind) -> impl Iterator<Item = &ObjectName> {
         let names = self.malformed.keys().filter(move |(of, _)| *of == kind);

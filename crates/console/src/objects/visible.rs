@@ -23,6 +23,14 @@ impl Scope {
     fn is_empty(&self) -> bool {
         matches!(self, Self::Some(names) if names.is_empty())
     }
+
+    /// Returns the name or namespace if there is only one.
+    fn only_name(&self) -> Option<&str> {
+        match self {
+            Self::Some(names) if names.len() == 1 => names.first().map(String::as_str),
+            Self::All | Self::Some(_) => None,
+        }
+    }
 }
 
 /// Objects that a user may see.
@@ -52,8 +60,8 @@ impl Visible {
         self.scope(kind).contains(key)
     }
 
-    /// Returns a copy of the objects that the user may see. Kinds of which the user sees nothing, or only a part, are
-    /// listed as unread. Malformed objects are left out.
+    /// Returns a copy of the objects that the user may see, and of the problems of malformed ones. Kinds of which the user
+    /// sees nothing, or only a part, are listed as unread.
     pub(crate) fn select(&self, all: &Snapshot) -> Snapshot {
         let mut selected = Snapshot::default();
         selected.nodes = self.by_name(Kind::Node, &all.nodes);
@@ -78,15 +86,17 @@ impl Visible {
             if *scope == Scope::All {
                 continue;
             }
-            let reason = if scope.is_empty() {
+            let only_namespace = scope.only_name().filter(|_| kind.is_namespaced());
+            let reason = if scope.is_empty() || only_namespace.is_some() {
                 "you have no permission to list them"
             } else if kind.is_namespaced() {
                 "you have permission to list them in some namespaces only"
             } else {
                 "you have permission to read some of them only"
             };
-            selected.set_unread(kind, None, reason);
+            selected.set_unread(kind, only_namespace, reason);
         }
+        selected.copy_problems(all, |kind, name| self.permits(kind, name));
         selected
     }
 
@@ -172,5 +182,28 @@ mod tests {
         assert!(visible.permits(Kind::VirtualMachine, &ObjectName::new("a", "other")));
         assert!(!visible.permits(Kind::VirtualMachine, &ObjectName::new("ab", "x")));
         assert!(!visible.permits(Kind::Node, &ObjectName::new("", "one")));
+        let unread = |kind: Kind| selected.unread.iter().find(|one| one.kind == kind);
+        let machines = unread(Kind::VirtualMachine).unwrap().to_string();
+        let refused = "you have no permission to list them";
+        assert_eq!(machines, format!("virtualmachines outside namespace a: {refused}"));
+        assert_eq!(unread(Kind::Node).unwrap().to_string(), format!("nodes: {refused}"));
+        assert!(unread(Kind::VirtualMachineInstance).is_none());
+    }
+
+    #[test]
+    fn problems_of_objects_that_the_user_may_not_see_are_left_out() {
+        let mut all = Snapshot::default();
+        for name in ["one", "two"] {
+            all.add(Kind::InfraNode, &json!({"metadata": {"name": name}, "spec": 1}));
+            all.add(Kind::TenantCluster, &json!({"metadata": {"name": name}, "spec": 1}));
+        }
+        let own = Scope::Some(BTreeSet::from(["two".to_owned()]));
+        let scopes = BTreeMap::from([(Kind::InfraNode, Scope::All), (Kind::TenantCluster, own)]);
+        let selected = Visible::new(scopes).select(&all);
+        let problems: Vec<String> = selected.problems().map(ToString::to_string).collect();
+        assert_eq!(problems.len(), 3, "{problems:?}");
+        let is_malformed = |kind, name| selected.is_malformed(kind, &ObjectName::new("", name));
+        assert!(is_malformed(Kind::InfraNode, "one") && is_malformed(Kind::TenantCluster, "two"));
+        assert!(!is_malformed(Kind::TenantCluster, "one"));
     }
 }

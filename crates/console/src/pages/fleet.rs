@@ -11,7 +11,7 @@ use maud::{Markup, html};
 use super::cpu_map::{cpu_map, legend};
 use super::fleet_filter::{FACETS, FleetFilter, options, words};
 use super::layout::Content;
-use super::parts::{amount, badge, bytes, host_path, notices, severity_class};
+use super::parts::{UNKNOWN_STATE, amount, badge, bytes, host_path, notices, severity_class};
 
 /// Size of a CPU in the map, in pixels.
 const CELL_PIXELS: usize = 5;
@@ -76,13 +76,13 @@ fn zones_of<'s>(snapshot: &'s Snapshot, host: &str) -> &'s [Zone] {
 }
 
 fn tile(row: &HostRow, words: &str, zones: &[Zone], is_shown: bool) -> Markup {
-    let state = row.states.first().copied().unwrap_or(HostState::Ready);
-    let text = match (state, row.issues.len()) {
-        (HostState::Ready, 1) => "1 issue".to_owned(),
-        (HostState::Ready, count) => format!("{count} issues"),
-        (state, _) => state.to_string(),
+    let text = match (row.states.first(), row.issues.len()) {
+        (None, _) => UNKNOWN_STATE.to_owned(),
+        (Some(HostState::Ready), 1) => "1 issue".to_owned(),
+        (Some(HostState::Ready), count) => format!("{count} issues"),
+        (Some(state), _) => state.to_string(),
     };
-    let is_healthy = state == HostState::Ready && row.severity == Severity::Ok;
+    let is_healthy = row.states == [HostState::Ready] && row.severity == Severity::Ok;
     let (cpus, pages) = (row.pinnable_cpus, row.hugepages);
     html! {
         li id=(element_id(&row.name)) class={ "host " (severity_class(row.severity)) } data-words=(words) hidden[!is_shown]
@@ -217,6 +217,8 @@ mod tests {
             let selected = visible.select(&test_snapshot());
             let page = content(&selected, &FleetFilter::default());
             let tile = host_tile(&selected, "rack1-a").unwrap().into_string();
+            // Without the Node, the state of the host is not known.
+            assert_eq!(tile.contains("Unknown"), !is_shown, "{tile}");
             for text in [page.view.into_string(), page.form.unwrap().into_string(), tile] {
                 assert!(is_shown || !text.contains("r1&lt;"), "{text}");
             }

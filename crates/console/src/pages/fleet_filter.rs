@@ -4,12 +4,14 @@ use std::collections::BTreeSet;
 
 use berth_views::hosts::HostRow;
 
+use super::parts::UNKNOWN_STATE;
 use crate::query::Fields;
 
 /// Words that describe a host: its name, and `key=value` for each facet. In lower case, separated by spaces.
 pub(crate) fn words(row: &HostRow, rack: Option<&str>) -> String {
     let mut words = vec![row.name.clone()];
     words.extend(row.states.iter().map(|state| format!("state={state}")));
+    words.extend(row.states.is_empty().then(|| format!("state={UNKNOWN_STATE}")));
     let facets =
         [("class", row.class.as_deref()), ("profile", row.profile.as_deref()), ("rack", rack)];
     words.extend(facets.iter().filter_map(|(key, value)| Some(format!("{key}={}", (*value)?))));
@@ -77,6 +79,8 @@ mod tests {
         };
         let words = words(&row, Some("r1"));
         assert_eq!(words, "rack1-a state=draining state=cordoned class=performance rack=r1");
+        let unread = HostRow { name: "a".to_owned(), ..HostRow::default() };
+        assert_eq!(super::words(&unread, None), "a state=unknown");
         for (query, expected) in [
             ("", true),
             ("q=RACK1", true),

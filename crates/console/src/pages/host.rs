@@ -2,15 +2,15 @@
 
 use berth_api::infra_node::{Allocation, Neighbor, Zone};
 use berth_views::host_detail::{self, HostDetail, HostNetworkRow};
-use berth_views::hosts::HostState;
+use berth_views::hosts::PagesRow;
 use berth_views::{Severity, Snapshot};
 use maud::{Markup, html};
 
 use super::cpu_map::{cpu_map, legend};
 use super::layout::Content;
 use super::parts::{
-    amount, badge, bytes, condition_table, facts, issue_list, known, machine_link, notices, table,
-    tenant_link, text_or_dash,
+    UNKNOWN_STATE, amount, badge, bytes, condition_table, excerpt, facts, issue_list, known,
+    machine_link, notices, table, tenant_link, text_or_dash,
 };
 use super::reads::{EventRow, Read, event_section};
 
@@ -27,10 +27,11 @@ pub(crate) fn content(snapshot: &Snapshot, name: &str, events: &Read<EventRow>) 
         (notices(snapshot))
         p {
             @for state in &detail.row.states { (badge(state.severity(), state)) " " }
+            @if detail.row.states.is_empty() { (badge(detail.row.severity, UNKNOWN_STATE)) }
         }
-        @if let Some(drain) = &detail.row.drain { p .warning { "Drain: " (drain.reason) ": " (drain.message) } }
+        @if let Some(drain) = &detail.row.drain { p .warning { "Drain: " (drain.reason) ": " (excerpt(&drain.message)) } }
         (issue_list(&detail.row.issues))
-        (report(&detail))
+        (report(snapshot, &detail))
         section {
             h2 { "Zones" }
             (legend())
@@ -38,14 +39,14 @@ pub(crate) fn content(snapshot: &Snapshot, name: &str, events: &Read<EventRow>) 
                 h3 { "Zone " (zone.id) }
                 (zone_map(zones, zone.id))
                 (facts(&[
-                    ("Pinned CPUs", html! { (text_or_dash(&zone.pinned_cpus)) }),
-                    ("Free CPUs", html! { (text_or_dash(&zone.free_cpus)) }),
+                    ("Pinned CPUs", html! { (cpu_list(zone.pinned_cpus.as_deref())) }),
+                    ("Free CPUs", html! { (cpu_list(zone.free_cpus.as_deref())) }),
                     ("Reserved CPUs", html! { (text_or_dash(&zone.reserved_cpus)) }),
                     ("Memory", html! { (known(zone.memory.map(bytes))) }),
                     ("Huge pages", html! {
                         @if zone.hugepages.is_empty() { "-" }
                         @for pages in &zone.hugepages {
-                            (amount(&pages.size.to_string(), pages.pages, |count| count.to_string())) " of " (pages.size.to_string()) " "
+                            (page_amount(pages)) " of " (pages.size.to_string()) " "
                         }
                     }),
                 ]))
@@ -68,9 +69,27 @@ fn zone_map(zones: &[Zone], id: u32) -> Markup {
     cpu_map(zone.map(std::slice::from_ref).unwrap_or_default(), CELL_PIXELS)
 }
 
-fn report(detail: &HostDetail) -> Markup {
+/// Returns a list of CPUs: it may be empty, or unknown.
+fn cpu_list(cpus: Option<&str>) -> &str {
+    match cpus {
+        Some("") => "none",
+        cpus => text_or_dash(cpus.unwrap_or_default()),
+    }
+}
+
+/// Returns the numbers of used pages and of all pages.
+fn page_amount(row: &PagesRow) -> Markup {
+    let size = row.size.to_string();
+    match row.pages() {
+        Some(pages) => amount(&size, pages, |count| count.to_string()),
+        None => html! { "unknown of " (row.total) },
+    }
+}
+
+fn report(snapshot: &Snapshot, detail: &HostDetail) -> Markup {
     let HostDetail { row, hardware, kubelet, .. } = detail;
-    let is_cordoned = row.states.contains(&HostState::Cordoned);
+    let node = snapshot.nodes.get(&row.name);
+    let is_schedulable = node.map(|node| if node.is_cordoned { "no" } else { "yes" });
     html! {
         section {
             h2 { "Report" }
@@ -78,7 +97,7 @@ fn report(detail: &HostDetail) -> Markup {
                 ("Profile", html! { (known(row.profile.as_ref())) }),
                 ("Class", html! { (known(row.class.as_ref())) }),
                 ("Address", html! { (known(detail.address)) }),
-                ("Schedulable", html! { (if is_cordoned { "no" } else { "yes" }) }),
+                ("Schedulable", html! { (known(is_schedulable)) }),
                 ("Taints", html! { (text_or_dash(&detail.taints.join(", "))) }),
                 ("VMs", html! { (known(row.vms)) }),
                 ("Product", html! { (known(hardware.product.as_ref())) }),
@@ -93,7 +112,7 @@ fn report(detail: &HostDetail) -> Markup {
                 ("Kubelet", html! { (known(kubelet.version.as_ref())) }),
                 ("CPU manager", html! { (known(kubelet.cpu_manager_policy.as_ref())) }),
                 ("Topology manager", html! { (known(kubelet.topology_manager_policy.as_ref())) }),
-                ("Memory Manager", html! { (known(kubelet.memory_manager_policy.as_ref())) }),
+                ("Memory manager", html! { (known(kubelet.memory_manager_policy.as_ref())) }),
                 ("Agent", html! { (known(detail.agent.as_ref())) }),
             ]))
         }
@@ -109,7 +128,7 @@ fn changes(detail: &HostDetail) -> Markup {
                 tr {
                     th scope="row" { (change.what) }
                     td { (badge(Severity::Warning, format!("{:?}", change.result))) }
-                    td { (known(change.message.as_ref())) }
+                    td { (known(change.message.as_deref().map(excerpt))) }
                 }
             }
         })
@@ -193,7 +212,7 @@ fn network_table(networks: &[HostNetworkRow]) -> Markup {
                     }
                 }
                 td {
-                    @for one in &network.not_ready { p { (one.name) ": " (one.message) } }
+                    @for one in &network.not_ready { p { (one.name) ": " (excerpt(&one.message)) } }
                 }
             }
         }
@@ -227,7 +246,7 @@ fn unknown_facts(detail: &HostDetail) -> Markup {
                 h2 { "Unknown facts" }
                 ul {
                     @for fact in &detail.unknown {
-                        li { code { (fact.path) } ": " (format!("{:?}", fact.reason)) " " (fact.message.as_deref().unwrap_or_default()) }
+                        li { code { (fact.path) } ": " (format!("{:?}", fact.reason)) " " (excerpt(fact.message.as_deref().unwrap_or_default())) }
                     }
                 }
             }

@@ -8,7 +8,7 @@ use maud::{Markup, html};
 use super::layout::Content;
 use super::machines::addresses;
 use super::parts::{
-    badge, bytes, facts, host_link, known, notices, table, tenant_link, text_or_dash,
+    badge, bytes, excerpt, facts, host_link, known, notices, table, tenant_link, text_or_dash,
 };
 use super::reads::{EventRow, Read, event_section};
 
@@ -22,10 +22,10 @@ pub(crate) fn content(
     let view = html! {
         (notices(snapshot))
         p { (badge(row.severity, row.state)) " " (row.status) }
-        @if let Some(message) = &row.message { p .warning { "Why: " (message) } }
+        @if let Some(message) = &row.message { p .warning { "Why: " (excerpt(message)) } }
         @if let Some(evacuation) = &row.evacuation {
             p .warning {
-                "The machine must leave " (host_link(&evacuation.host)) ": " (evacuation.reason) ": " (evacuation.message)
+                "The machine must leave " (host_link(&evacuation.host)) ": " (evacuation.reason) ": " (excerpt(&evacuation.message))
                 ", since " (evacuation.since)
             }
         }
@@ -82,7 +82,7 @@ fn launchers(snapshot: &Snapshot, name: &ObjectName) -> Markup {
                     td { (fields.phase) }
                     td { (known(fields.host.as_ref())) }
                     td { (fields.scheduler) }
-                    td { (fields.unscheduled_message.as_deref().unwrap_or_default()) }
+                    td { (excerpt(fields.unscheduled_message.as_deref().unwrap_or_default())) }
                 }
             }
         })

@@ -5,7 +5,10 @@ use berth_views::machines::{self, MachineFilter, MachineRow};
 use maud::{Markup, html};
 
 use super::layout::Content;
-use super::parts::{badge, bytes, host_link, known, machine_link, notices, table, tenant_link};
+use super::parts::{
+    badge, bytes, excerpt, host_link, known, machine_link, notices, table, tenant_link,
+    text_or_dash,
+};
 use crate::query::{Fields, url};
 
 /// Number of VMs on a page.
@@ -91,7 +94,7 @@ fn machine_row(row: &MachineRow) -> Markup {
             td { (known(row.vcpus)) @if row.is_pinned { ", pinned" } }
             td { (known(row.memory.map(bytes))) }
             td { (addresses(row)) }
-            td { (row.message.as_deref().unwrap_or_default()) }
+            td { (excerpt(row.message.as_deref().unwrap_or_default())) }
         }
     }
 }
@@ -99,7 +102,7 @@ fn machine_row(row: &MachineRow) -> Markup {
 /// Returns the addresses of a VM.
 pub(super) fn addresses(row: &MachineRow) -> String {
     let addresses: Vec<String> = row.addresses.iter().map(ToString::to_string).collect();
-    super::parts::text_or_dash(&addresses.join(", ")).to_owned()
+    text_or_dash(&addresses.join(", ")).to_owned()
 }
 
 #[cfg(test)]

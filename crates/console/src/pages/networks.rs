@@ -5,7 +5,7 @@ use berth_views::{Severity, Snapshot};
 use maud::{Markup, html};
 
 use super::layout::Content;
-use super::parts::{badge, facts, host_link, known, notices, table, text_or_dash};
+use super::parts::{badge, excerpt, facts, host_link, known, notices, table, text_or_dash};
 
 pub(crate) fn content(snapshot: &Snapshot) -> Content {
     let rows = networks::rows(snapshot);
@@ -30,10 +30,19 @@ fn network(row: &NetworkRow) -> Markup {
             p { (badge(row.severity, state)) }
             (facts(&[
                 ("Scenario", html! { (text_or_dash(&scenarios.join(", "))) }),
-                ("Hosts", html! { (row.hosts) }),
-                ("Tenants", html! { (row.tenants) }),
-                ("Tenant networks", html! { (row.ready) " ready, " (row.pending) " pending, " (row.failed) " failed" }),
-                ("Claimed VLANs", html! { (text_or_dash(&row.vlans)) }),
+                ("Hosts", html! { (known(row.hosts)) }),
+                ("Tenants", html! { (known(row.tenants)) }),
+                ("Tenant networks", html! {
+                    @if let Some(counts) = row.counts {
+                        (counts.ready) " ready, " (counts.pending) " pending, " (counts.failed) " failed"
+                    } @else { "-" }
+                }),
+                ("Claimed VLANs", html! {
+                    @match row.vlans.as_deref() {
+                        Some("") => { "none" }
+                        vlans => { (known(vlans)) }
+                    }
+                }),
                 ("Free VLANs", html! { (known(row.free_vlans)) }),
                 ("MTU", html! { (known(row.mtu)) }),
                 ("Trunks", html! {
@@ -57,7 +66,7 @@ fn fault_table(network: &NetworkRow) -> Markup {
                 td { (badge(fault.severity, fault.tenant_network.as_deref().unwrap_or("trunk"))) }
                 td { (known(fault.vlans.as_ref().map(|vlans| vlans.ids().to_string()))) }
                 td { (known(fault.switch_port.as_ref())) }
-                td { (fault.message) }
+                td { (excerpt(&fault.message)) }
             }
         })
         .collect();

@@ -9,6 +9,10 @@ use maud::{Markup, html};
 
 /// Text of a value that is not known.
 const UNKNOWN: &str = "-";
+/// Text of the state of a host of which neither the report nor the Node is visible.
+pub(super) const UNKNOWN_STATE: &str = "Unknown";
+/// Maximum number of characters of a message on a page. Users can write messages of any length into objects.
+const MAX_MESSAGE: usize = 2000;
 
 /// Returns the class of the style of a severity.
 pub(super) const fn severity_class(severity: Severity) -> &'static str {
@@ -41,6 +45,18 @@ pub(super) fn known(value: Option<impl Display>) -> String {
 /// Returns a text, or a dash if it is empty.
 pub(super) fn text_or_dash(text: &str) -> &str {
     if text.is_empty() { UNKNOWN } else { text }
+}
+
+/// Returns the beginning of a message, so that one object cannot make a page large. Characters that change the direction of
+/// the text after them are left out: with them, a message could rearrange what the page shows.
+pub(super) fn excerpt(message: &str) -> String {
+    let is_shown = |c: &char| !matches!(*c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let mut chars = message.chars().filter(is_shown);
+    let mut text: String = chars.by_ref().take(MAX_MESSAGE).collect();
+    if chars.next().is_some() {
+        text.push('…');
+    }
+    text
 }
 
 /// Returns an amount of bytes for people.
@@ -98,7 +114,7 @@ pub(super) fn issue_list(issues: &[Issue]) -> Markup {
             ul .issues {
                 @for issue in issues {
                     li {
-                        (badge(issue.severity, &issue.source)) " " strong { (issue.reason) } " " (issue.message)
+                        (badge(issue.severity, &issue.source)) " " strong { (issue.reason) } " " (excerpt(&issue.message))
                         @if let Some(remedy) = &issue.remedy { p .remedy { "Remedy: " (remedy) } }
                     }
                 }
@@ -118,7 +134,7 @@ pub(super) fn condition_table(conditions: &[ConditionRow]) -> Markup {
                     td { (badge(one.severity, one.status)) }
                     td { (one.reason) }
                     td {
-                        (one.message)
+                        (excerpt(&one.message))
                         @if let Some(remedy) = &one.remedy { p .remedy { "Remedy: " (remedy) } }
                     }
                     td { (one.since.to_string()) }
@@ -146,8 +162,8 @@ pub(super) fn notices(snapshot: &Snapshot) -> Markup {
             details #notices .notices {
                 summary { "Not everything is shown" }
                 ul {
-                    @for unread in &snapshot.unread { li { (unread.objects) ": " (unread.reason) } }
-                    @for problem in &problems { li { (problem) } }
+                    @for unread in &snapshot.unread { li { (unread.to_string()) } }
+                    @for problem in &problems { li { (excerpt(problem)) } }
                 }
             }
         }
@@ -181,6 +197,15 @@ pub(super) fn host_path(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn messages_are_limited_and_keep_the_direction_of_the_text() {
+        assert_eq!(excerpt("no host fits: ä"), "no host fits: ä");
+        assert_eq!(excerpt("a\u{202e}b\u{2066}c"), "abc");
+        let long = excerpt(&"ä".repeat(MAX_MESSAGE + 1));
+        assert_eq!((long.chars().count(), long.ends_with("ä…")), (MAX_MESSAGE + 1, true));
+        assert_eq!(excerpt(&"ä".repeat(MAX_MESSAGE)).chars().count(), MAX_MESSAGE);
+    }
 
     #[test]
     fn names_and_messages_are_escaped() {

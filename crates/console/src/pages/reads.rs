@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use super::parts::table;
+use super::parts::{excerpt, table};
 
 /// Reason why objects could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -54,7 +54,7 @@ pub(super) fn event_section(events: &Read<EventRow>) -> Markup {
                 td { (event.time) }
                 td { (event.type_) }
                 th scope="row" { (event.reason) }
-                td { (event.message) @if event.count > 1 { " (" (event.count) " times)" } }
+                td { (excerpt(&event.message)) @if event.count > 1 { " (" (event.count) " times)" } }
                 td { (event.source) }
             }
         }

@@ -8,7 +8,9 @@ use maud::{Markup, html};
 
 use super::layout::Content;
 use super::machines::machine_table;
-use super::parts::{badge, condition_table, facts, host_link, issue_list, known, notices, table};
+use super::parts::{
+    badge, condition_table, excerpt, facts, host_link, issue_list, known, notices, table,
+};
 use super::reads::{QuotaRow, Read, VolumeRow, quota_section, volume_section};
 use super::tenants::{network_id, state};
 
@@ -80,7 +82,7 @@ fn trunk_matrix(snapshot: &Snapshot, detail: &TenantDetail) -> Markup {
                         @match fault {
                             None => { (badge(Severity::Ok, "Ready")) }
                             Some(fault) => {
-                                (badge(Severity::Failure, format!("{:?}", fault.state))) " " (fault.message.as_deref().unwrap_or_default())
+                                (badge(Severity::Failure, format!("{:?}", fault.state))) " " (excerpt(fault.message.as_deref().unwrap_or_default()))
                             }
                         }
                     }
