@@ -3,14 +3,11 @@
 use axum::http::header::{HeaderName, LOCATION, RETRY_AFTER};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use berth_runtime::cli::text::error_chain;
 use maud::html;
 
 use crate::pages::layout::{Html, bare_page};
 use crate::pages::theme::Theme;
 use crate::query::url;
-use crate::requests::SignedIn;
-use crate::rights::RightsError;
 
 /// Reason why a request has no page.
 #[derive(Debug)]
@@ -36,22 +33,6 @@ pub(crate) enum PageError {
 }
 
 impl PageError {
-    /// Converts an error of the permissions of a session.
-    pub(crate) fn from_rights(error: &RightsError, user: &SignedIn) -> Self {
-        match error {
-            RightsError::SignedOut => {
-                Self::SignedOut { path: user.path.clone(), is_script: user.is_script }
-            }
-            RightsError::Unavailable(_) => {
-                tracing::warn!(
-                    error = error_chain(error),
-                    "failed to read the permissions of a user"
-                );
-                Self::Unavailable
-            }
-        }
-    }
-
     const fn describe(&self) -> (StatusCode, &'static str, &'static str) {
         match self {
             Self::SignedOut { .. } => {

@@ -11,10 +11,9 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use flate2::Compression;
-use tokio::task::spawn_blocking;
 
 use crate::assets::{accepts_gzip, compress};
-use crate::state::Shared;
+use crate::state::{Console, Shared};
 
 /// No inline script, no inline style, nothing from other origins, and no page in a frame.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
@@ -57,7 +56,7 @@ pub(crate) async fn secure(
     headers.entry(CACHE_CONTROL).or_insert_with(|| HeaderValue::from_static("no-store"));
     let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
     if is_gzip_accepted && content_type.is_some_and(|value| value.starts_with("text/html")) {
-        compress_body(response).await
+        compress_body(&console, response).await
     } else {
         response
     }
@@ -65,12 +64,12 @@ pub(crate) async fn secure(
 
 /// Compresses the body of a response. The cookie of the session is sent only with requests of the same site, so other
 /// sites cannot deduce secrets of a page from the size of compressed responses.
-async fn compress_body(response: Response) -> Response {
+async fn compress_body(console: &Console, response: Response) -> Response {
     let (mut head, body) = response.into_parts();
     let Ok(body) = to_bytes(body, usize::MAX).await else {
         return StatusCode::INTERNAL_SERVER_ERROR.into_response();
     };
-    let compressed = spawn_blocking(move || compress(&body, Compression::fast())).await;
+    let compressed = console.compute(move || compress(&body, Compression::fast())).await;
     let Ok(compressed) = compressed else {
         return StatusCode::INTERNAL_SERVER_ERROR.into_response();
     };

@@ -9,10 +9,13 @@ use axum::extract::FromRequestParts;
 use axum::http::Method;
 use axum::http::header::{HOST, HeaderMap, ORIGIN};
 use axum::http::request::Parts;
+use berth_runtime::cli::text::error_chain;
 
 use crate::error::PageError;
+use crate::objects::visible::Visible;
 use crate::pages::theme::Theme;
 use crate::query::Fields;
+use crate::rights::RightsError;
 use crate::session::cookie::Cookie;
 use crate::session::store::{Session, Use};
 use crate::state::{Console, Shared};
@@ -40,6 +43,34 @@ pub(crate) struct SignedIn {
     pub(crate) is_refresh: bool,
     /// True if a script has sent the request, and cannot follow a redirect to another page.
     pub(crate) is_script: bool,
+}
+
+impl SignedIn {
+    /// Returns the objects that the user may see. If the API server does not accept the credential any more, the session ends.
+    pub(crate) async fn visible(&self, console: &Console) -> Result<Visible, PageError> {
+        let namespaces = console.store.namespaces();
+        let error = match self.session.rights.visible(&namespaces).await {
+            Ok(visible) => return Ok(visible),
+            Err(error) => error,
+        };
+        Err(match error {
+            RightsError::SignedOut => self.end_session(console),
+            RightsError::Unavailable(_) => {
+                let error = error_chain(&error);
+                tracing::warn!(error, "failed to read the permissions of a user");
+                PageError::Unavailable
+            }
+        })
+    }
+
+    /// Ends the session, because the API server does not accept the credential any more. Returns the answer to the request.
+    pub(crate) fn end_session(&self, console: &Console) -> PageError {
+        if console.sessions.remove(&self.id).is_some() {
+            let user = self.session.user.as_str();
+            tracing::info!(user, "audit: the credential is not valid any more");
+        }
+        PageError::SignedOut { path: self.path.clone(), is_script: self.is_script }
+    }
 }
 
 impl FromRequestParts<Shared> for SignedIn {

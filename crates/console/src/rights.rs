@@ -74,6 +74,7 @@ impl Rights {
         &self,
         namespaces: &BTreeSet<String>,
     ) -> Result<Visible, RightsError> {
+        self.remove_old_answers();
         let everything = self.permitted(Kind::ALL.map(Question::ListAll).to_vec()).await?;
         let lists_all = |kind: Kind| everything.contains(&Question::ListAll(kind));
         if Kind::ALL.into_iter().all(lists_all) {
@@ -138,6 +139,13 @@ impl Rights {
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         answers.insert(question.clone(), Answer { is_permitted, at });
         Ok(is_permitted)
+    }
+
+    /// Removes old answers, for example those about deleted namespaces.
+    fn remove_old_answers(&self) {
+        let now = Instant::now();
+        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        answers.retain(|_, answer| answer.is_current(now));
     }
 
     async fn review(&self, question: &Question) -> Result<bool, RightsError> {

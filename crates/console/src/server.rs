@@ -28,6 +28,9 @@ const MAX_CONNECTIONS: usize = 2000;
 pub(crate) const MAX_ADDRESS_CONNECTIONS: usize = 64;
 /// Time limit for the TLS handshake, and for receiving the head of a request. It also ends idle connections.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+/// Maximum size of the buffer of a connection, and so of the head of a request. hyper's default is 400 KiB, which all
+/// connections together do not have.
+const MAX_BUFFER_BYTES: usize = 32 << 10;
 /// Time limit for a client to receive a response, or an event of a stream.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -105,6 +108,7 @@ async fn serve_stream(
     });
     let mut builder = http1::Builder::new();
     let builder = builder.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
+    let builder = builder.max_buf_size(MAX_BUFFER_BYTES);
     if let Err(error) = builder.serve_connection(TokioIo::new(stream), service).await {
         tracing::debug!(%peer, %error, "the client closed the connection");
     }

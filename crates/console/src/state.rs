@@ -14,12 +14,10 @@ use crate::keyed_limit::KeyedLimit;
 use crate::objects::store::Store;
 use crate::objects::visible::Visible;
 use crate::random::IdHash;
-use crate::requests::SignedIn;
-use crate::rights::RightsError;
 use crate::session::attempts::SignInLimit;
 use crate::session::cookie::Cookies;
 use crate::session::csrf::CsrfKey;
-use crate::session::store::SessionStore;
+use crate::session::store::{Session, SessionStore};
 
 /// Maximum number of parts of pages that are computed at the same time.
 pub(crate) const MAX_RENDERS: usize = 2;
@@ -56,36 +54,37 @@ pub(crate) struct Console {
 pub(crate) type Shared = Arc<Console>;
 
 impl Console {
-    /// Returns the objects that a user may see. If the API server does not accept the credential any more, the session ends.
-    pub(crate) async fn visible(&self, user: &SignedIn) -> Result<Visible, PageError> {
-        let namespaces = self.store.namespaces();
-        let visible = user.session.rights.visible(&namespaces).await;
-        visible.map_err(|error| {
-            if matches!(error, RightsError::SignedOut) {
-                self.sessions.remove(&user.id);
-                tracing::info!(
-                    user = user.session.user,
-                    "audit: the credential is not valid any more"
-                );
-            }
-            PageError::from_rights(&error, user)
-        })
-    }
-
-    /// Computes a part of a page from visible objects. Threads of other requests do not wait for it, and at most
-    /// [`MAX_RENDERS`] parts are computed at the same time.
+    /// Computes a part of a page from visible objects, as [`Self::compute`] does.
     pub(crate) async fn render<T: Send + 'static>(
         &self,
+        session: &Session,
         visible: Visible,
         render: impl FnOnce(&Snapshot) -> T + Send + 'static,
     ) -> Result<T, PageError> {
+        // A session waits for its own parts first, so that a user with many requests does not delay the others.
+        let of_session = Arc::clone(&session.renders).acquire_owned().await;
+        let of_session = of_session.map_err(|_| PageError::Unavailable)?;
+        let store = Arc::clone(&self.store);
+        self.compute(move || {
+            let rendered = render(&store.select(&visible));
+            drop(of_session);
+            rendered
+        })
+        .await
+    }
+
+    /// Computes a part of a page on a thread for blocking work. Threads of other requests do not wait for it, and at most
+    /// [`MAX_RENDERS`] parts are computed at the same time.
+    pub(crate) async fn compute<T: Send + 'static>(
+        &self,
+        compute: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, PageError> {
         let permit = Arc::clone(&self.renders).acquire_owned().await;
         let permit = permit.map_err(|_| PageError::Unavailable)?;
-        let store = Arc::clone(&self.store);
         let task = spawn_blocking(move || {
-            let rendered = render(&store.select(&visible));
+            let computed = compute();
             drop(permit);
-            rendered
+            computed
         });
         task.await.map_err(|error| {
             tracing::error!(%error, "failed to compute a page");

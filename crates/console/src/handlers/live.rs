@@ -36,6 +36,9 @@ const MIN_INTERVAL: Duration = Duration::from_millis(500);
 const MAX_INTERVAL: Duration = Duration::from_secs(8);
 /// Time until an update is tried again for which the API server did not answer.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
+/// Maximum number of changes that a page does not show yet. With more, for example because the API server does not answer, the
+/// whole page is refreshed.
+const MAX_PENDING: usize = 1000;
 /// Interval between checks whether the session has ended, and between signs of life for proxies.
 const CHECK_INTERVAL: Duration = Duration::from_secs(15);
 
@@ -101,6 +104,19 @@ struct Pending {
 impl Pending {
     fn is_empty(&self) -> bool {
         self.changes.is_empty() && !self.is_missed
+    }
+
+    fn add(&mut self, changed: Arc<Changed>) {
+        if self.changes.len() >= MAX_PENDING {
+            self.miss();
+        } else if !self.is_missed {
+            self.changes.push(changed);
+        }
+    }
+
+    /// The page is refreshed, so that single changes are not needed any more.
+    fn miss(&mut self) {
+        *self = Self { changes: Vec::new(), is_missed: true };
     }
 }
 
@@ -188,7 +204,7 @@ impl Changes {
         self.has_ended = true;
     }
 
-    /// Tells the page that its objects are outdated, or current again.
+    /// Reports to the page that its objects are outdated, or current again.
     fn push_state(&mut self) {
         let state = match self.console.store.outdated_since() {
             Some(since) => format!("Outdated since {since}"),
@@ -206,10 +222,10 @@ impl Changes {
             Ok(changed) => {
                 let host_of = |machine: &ObjectName| self.console.store.host_of(machine);
                 if self.subject.concerns(&changed, host_of) {
-                    self.pending.changes.push(changed);
+                    self.pending.add(changed);
                 }
             }
-            Err(_) => self.pending.is_missed = true,
+            Err(_) => self.pending.miss(),
         }
     }
 
@@ -225,7 +241,7 @@ impl Changes {
 
     /// Updates the page. If this fails, the changes stay pending.
     async fn apply(&mut self) {
-        let visible = match self.console.visible(&self.user).await {
+        let visible = match self.user.visible(&self.console).await {
             Ok(visible) => visible,
             Err(PageError::SignedOut { .. }) => return self.end(),
             Err(_) => return tokio::time::sleep(RETRY_INTERVAL).await,
@@ -252,10 +268,12 @@ impl Changes {
         }
     }
 
-    /// The page loads its content again; or shows that its object is gone, or not visible any more.
+    /// The page loads its content again; or shows that its object was deleted, or is not visible any more.
     async fn push_refresh(&mut self, visible: Visible) -> Result<(), PageError> {
         let subject = self.subject.clone();
-        let exists = self.console.render(visible, move |snapshot| subject.exists(snapshot));
+        let session = &self.user.session;
+        let exists =
+            self.console.render(session, visible, move |snapshot| subject.exists(snapshot));
         let name = if exists.await? { "refresh" } else { "gone" };
         self.queue.push_back(Event::default().event(name).data("-"));
         Ok(())
@@ -267,7 +285,8 @@ impl Changes {
         hosts: BTreeSet<String>,
     ) -> Result<(), PageError> {
         let all = visible.clone();
-        let tiles = self.console.render(visible, move |snapshot| {
+        let session = &self.user.session;
+        let tiles = self.console.render(session, visible, move |snapshot| {
             let tile =
                 |host: &String| Some((element_id(host), host_tile(snapshot, host)?.into_string()));
             hosts.iter().map(tile).collect::<Option<Vec<_>>>()
@@ -285,7 +304,22 @@ impl Changes {
 
 #[cfg(test)]
 mod tests {
+    use berth_views::Kind;
+
     use super::*;
+
+    #[test]
+    fn pending_changes_are_bounded() {
+        let mut pending = Pending::default();
+        for _ in 0..MAX_PENDING {
+            pending.add(Arc::new(Changed::of_kind(Kind::Node)));
+        }
+        assert!(!pending.is_missed);
+        for _ in 0..2 {
+            pending.add(Arc::new(Changed::of_kind(Kind::Node)));
+            assert!(pending.is_missed && pending.changes.is_empty());
+        }
+    }
 
     #[test]
     fn constant_changes_slow_updates_down() {
@@ -299,7 +333,7 @@ mod tests {
         }
         assert!((8..=15).contains(&updates), "{updates} updates in a minute");
         assert_eq!(pace.interval, MAX_INTERVAL);
-        // After a pause, the next change is shown at once.
+        // After some time without changes, the next change is shown at once.
         let later = now + MAX_INTERVAL * 2;
         assert_eq!(pace.delay(later), DEBOUNCE);
         pace.record(later);

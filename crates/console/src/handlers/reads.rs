@@ -6,10 +6,11 @@ use std::time::Instant;
 use berth_runtime::call::{CallError, with_timeout};
 use berth_views::ObjectName;
 use k8s_openapi::api::core::v1::{Event, PersistentVolumeClaim, ResourceQuota};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta;
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt as _};
 
-use crate::pages::reads::{EventRow, QuotaRow, Read, ReadError, VolumeRow};
+use crate::pages::reads::{EventRow, QuotaRow, Read, ReadError, Rows, VolumeRow};
 use crate::requests::SignedIn;
 use crate::session::read_cache::ReadCache;
 
@@ -21,6 +22,8 @@ const EVENT_PAGE_SIZE: u32 = 500;
 const MAX_EVENT_PAGES: usize = 10;
 /// Maximum number of volumes on a page.
 const MAX_VOLUMES: u32 = 500;
+/// Maximum number of ResourceQuotas on a page.
+const MAX_QUOTAS: u32 = 100;
 /// Namespace of the Events about cluster-scoped objects.
 const DEFAULT_NAMESPACE: &str = "default";
 
@@ -92,7 +95,7 @@ async fn read_events(client: &Client, kinds: [&str; 2], object: &ObjectName) -> 
         let Some(token) = token else { break };
         params = params.continue_token(&token);
     }
-    Ok(rows)
+    Ok(Rows { rows, is_partial: false })
 }
 
 /// Sorts Events, the latest first, and removes old ones.
@@ -124,9 +127,11 @@ fn event_row(event: Event) -> EventRow {
 
 async fn read_quotas(client: &Client, namespace: &str) -> Read<QuotaRow> {
     let quotas: Api<ResourceQuota> = Api::namespaced(client.clone(), namespace);
-    let quotas = with_timeout(quotas.list(&ListParams::default())).await;
+    let quotas = with_timeout(quotas.list(&ListParams::default().limit(MAX_QUOTAS))).await;
+    let quotas = quotas.map_err(read_error)?;
+    let is_partial = is_partial(&quotas.metadata);
     let mut rows = Vec::new();
-    for quota in quotas.map_err(read_error)?.items {
+    for quota in quotas.items {
         let name = quota.name_any();
         let status = quota.status.unwrap_or_default();
         let used = status.used.unwrap_or_default();
@@ -135,14 +140,20 @@ async fn read_quotas(client: &Client, namespace: &str) -> Read<QuotaRow> {
             rows.push(QuotaRow { quota: name.clone(), resource, used, hard: hard.0 });
         }
     }
-    Ok(rows)
+    Ok(Rows { rows, is_partial })
 }
 
 async fn read_volumes(client: &Client, namespace: &str) -> Read<VolumeRow> {
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), namespace);
     let claims = with_timeout(claims.list(&ListParams::default().limit(MAX_VOLUMES))).await;
-    let claims = claims.map_err(read_error)?.items;
-    Ok(claims.into_iter().map(volume_row).collect())
+    let claims = claims.map_err(read_error)?;
+    let is_partial = is_partial(&claims.metadata);
+    Ok(Rows { rows: claims.items.into_iter().map(volume_row).collect(), is_partial })
+}
+
+/// Returns true if the API server has more objects than it returned.
+fn is_partial(list: &ListMeta) -> bool {
+    list.continue_.as_ref().is_some_and(|token| !token.is_empty())
 }
 
 fn volume_row(claim: PersistentVolumeClaim) -> VolumeRow {
@@ -185,7 +196,7 @@ mod tests {
             (200, list.to_string())
         });
         let object = ObjectName::new("", "a");
-        let rows = read_events(&client, ["InfraNode", "Node"], &object).await.unwrap();
+        let rows = read_events(&client, ["InfraNode", "Node"], &object).await.unwrap().rows;
         assert_eq!(rows.len(), MAX_EVENTS);
         assert_eq!(rows[0].reason, "Reason119");
         assert_eq!(rows[49].reason, "Reason70");

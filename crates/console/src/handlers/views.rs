@@ -1,5 +1,7 @@
 //! Pages of a user who has signed in.
 
+use std::sync::Arc;
+
 use axum::extract::{Path, State};
 use axum::http::Uri;
 use berth_api::TenantCluster;
@@ -23,7 +25,8 @@ async fn show(
     title: &str,
     show: impl FnOnce(&Snapshot) -> Option<Content> + Send + 'static,
 ) -> Result<Html, PageError> {
-    let visible = console.visible(&user).await?;
+    let visible = user.visible(console).await?;
+    let session = Arc::clone(&user.session);
     let csrf = console.csrf.token(&user.id);
     let title = title.to_owned();
     let render = move |snapshot: &Snapshot| {
@@ -38,7 +41,7 @@ async fn show(
         };
         Some(Html(page(&frame, &content)))
     };
-    console.render(visible, render).await?.ok_or(PageError::NotFound)
+    console.render(&session, visible, render).await?.ok_or(PageError::NotFound)
 }
 
 /// Checks the names in a path. Parts of other requests to the API server must not be smuggled into a request for an object.

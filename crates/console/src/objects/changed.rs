@@ -15,7 +15,7 @@ pub(crate) struct Changed {
 
 impl Changed {
     /// Any object of the kind may have changed.
-    pub(super) fn of_kind(kind: Kind) -> Self {
+    pub(crate) fn of_kind(kind: Kind) -> Self {
         Self { kind, name: None, relations: Relations::default() }
     }
 }

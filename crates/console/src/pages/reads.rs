@@ -16,7 +16,15 @@ pub(crate) enum ReadError {
 }
 
 /// Objects that were read, or the reason why not.
-pub(crate) type Read<T> = Result<Vec<T>, ReadError>;
+pub(crate) type Read<T> = Result<Rows<T>, ReadError>;
+
+/// Rows of objects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Rows<T> {
+    pub(crate) rows: Vec<T>,
+    /// True if the API server has more objects.
+    pub(crate) is_partial: bool,
+}
 
 /// An Event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -60,7 +68,7 @@ pub(super) fn event_section(events: &Read<EventRow>) -> Markup {
         }
     };
     let head = ["Time", "Type", "Reason", "Message", "Source"];
-    section("Events", &head, events, row, "The API server stores no Events.")
+    section("Latest Events", &head, events, row, "The API server stores no Events.")
 }
 
 pub(super) fn quota_section(quotas: &Read<QuotaRow>) -> Markup {
@@ -114,7 +122,10 @@ fn section<T>(
         section {
             h2 { (title) }
             @match read {
-                Ok(objects) => { (table(title, head, &objects.iter().map(row).collect::<Vec<_>>(), empty)) }
+                Ok(read) => {
+                    (table(title, head, &read.rows.iter().map(row).collect::<Vec<_>>(), empty))
+                    @if read.is_partial { p .warning { "Only the first " (read.rows.len()) " rows are shown." } }
+                }
                 Err(reason) => { p .empty { "Not shown: " (reason.to_string()) } }
             }
         }

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use kube::Client;
+use tokio::sync::Semaphore;
 
 use super::read_cache::ReadCache;
 use crate::pages::reads::{EventRow, QuotaRow, VolumeRow};
@@ -33,6 +34,8 @@ pub(crate) struct Session {
     pub(crate) events: ReadCache<EventRow>,
     pub(crate) quotas: ReadCache<QuotaRow>,
     pub(crate) volumes: ReadCache<VolumeRow>,
+    /// Permits to compute parts of pages.
+    pub(crate) renders: Arc<Semaphore>,
     begin: Instant,
     last_use: Mutex<Instant>,
 }
@@ -48,6 +51,7 @@ impl Session {
             events: ReadCache::default(),
             quotas: ReadCache::default(),
             volumes: ReadCache::default(),
+            renders: Arc::new(Semaphore::new(1)),
             begin: now,
             last_use: Mutex::new(now),
         }
