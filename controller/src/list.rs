@@ -7,7 +7,7 @@ use kube::{Client, Resource as _};
 use serde_json::Value;
 
 /// Number of objects per page of a list: a page of 500 pods is about two megabytes.
-const PAGE_SIZE: u32 = 500;
+pub(crate) const PAGE_SIZE: u32 = 500;
 
 /// Lists the objects of a kind, and passes each to `visit`, without its managed fields. `namespace` is empty for all
 /// namespaces. Returns false if there are more than `max_pages` pages.

@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::input::ReplacedObjects;
 use crate::api_resource::{api_resource, deployment_resource};
 use crate::fleet::{FleetItem, InputObject};
-use crate::list::{is_expired, list_objects};
+use crate::list::{PAGE_SIZE, is_expired, list_objects};
 use berth_api::Problem;
 use berth_kubevirt_render::machines::MACHINE_DEPLOYMENT_KIND;
 
@@ -82,7 +82,38 @@ pub(super) struct Listing<'a> {
     pub(super) is_drain: bool,
     /// True if the objects with which machines of tenants are rendered are listed.
     pub(super) has_tenants: bool,
+    /// Objects that are left out, because other objects replace them.
     pub(super) replaced: &'a ReplacedObjects,
+    /// Maximum number of objects.
+    pub(super) max_objects: usize,
+}
+
+/// Reason why a kind cannot be listed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ListError {
+    #[error(transparent)]
+    Call(#[from] CallError),
+    #[error("there are more than {0} objects")]
+    TooManyObjects(usize),
+}
+
+/// Reason why the state of a cluster is not known.
+#[derive(Debug, thiserror::Error)]
+#[error("{objects}")]
+pub(super) struct ListingError {
+    /// Plural name of the kind.
+    pub(super) objects: String,
+    #[source]
+    pub(super) cause: ListError,
+}
+
+impl ListingError {
+    /// Returns the failure of a command. `server` is the address of the API server.
+    pub(super) fn into_failure(self, server: &str) -> Failure {
+        let Self { objects, cause } = self;
+        let error = anyhow::Error::from(cause).context(format!("{server}: {objects}"));
+        Failure { exit_code: EXIT_UNREACHABLE, error }
+    }
 }
 
 /// Lists all objects that placement reads, with the kubeconfig at `path`. If `is_drain` is true, also lists
@@ -107,21 +138,20 @@ pub(super) fn list_items(
         let server = config.cluster_url.to_string();
         let client = Client::try_from(config).with_context(|| name)?;
         let replaced = ReplacedObjects::default();
-        let listing = Listing { is_drain, has_tenants: false, replaced: &replaced };
-        list_items_with_client(&client, &server, &listing, problems).await
+        let listing =
+            Listing { is_drain, has_tenants: false, replaced: &replaced, max_objects: usize::MAX };
+        let listed = list_items_with_client(&client, &listing, problems).await;
+        listed.map_err(|error| error.into_failure(&server))
     })
 }
 
-/// Lists all objects that placement reads, as [`list_items`] does. `server` is the address of the API server, for
-/// messages.
+/// Lists all objects that placement reads, as [`list_items`] does.
 pub(super) async fn list_items_with_client(
     client: &Client,
-    server: &str,
     listing: &Listing<'_>,
     problems: &mut Vec<Problem>,
-) -> Result<Vec<FleetItem>, Failure> {
-    let replaced = listing.replaced;
-    let mut items = Vec::new();
+) -> Result<Vec<FleetItem>, ListingError> {
+    let mut lister = Lister { client, listing, items: Vec::new(), problems };
     let kinds = LISTED_KINDS.iter().map(|&(group, version, kind, plural, is_optional)| {
         (api_resource(group, version, kind, plural), is_optional)
     });
@@ -131,110 +161,103 @@ pub(super) async fn list_items_with_client(
         .map(|&[group, version, kind, plural]| (api_resource(group, version, kind, plural), true));
     for (resource, is_optional) in kinds.chain(for_drain).chain(for_tenants) {
         let result = if is_optional {
-            let listed = list_optional_kind(client, &resource, replaced, &mut items, problems);
-            listed.await.map(drop)
+            lister.list_optional_kind(&resource).await.map(drop)
         } else {
-            list_kind(client, &resource, replaced, &mut items).await
+            lister.list_kind(&resource).await
         };
-        if let Err(error) = result {
-            return Err(list_failure(error, server, &resource.plural));
-        }
+        result.map_err(|cause| ListingError { objects: resource.plural.clone(), cause })?;
     }
-    if let Err(error) = list_reported_storage(client, replaced, &mut items, problems).await {
-        return Err(list_failure(error, server, "csistoragecapacities"));
-    }
-    Ok(items)
+    let storage = lister.list_reported_storage().await;
+    storage.map_err(|cause| ListingError { objects: "csistoragecapacities".to_owned(), cause })?;
+    Ok(lister.items)
 }
 
-fn list_failure(error: CallError, server: &str, plural: &str) -> Failure {
-    let error = anyhow::Error::from(error).context(format!("{server}: {plural}"));
-    Failure { exit_code: EXIT_UNREACHABLE, error }
+/// Lists kinds one after the other.
+struct Lister<'a> {
+    client: &'a Client,
+    listing: &'a Listing<'a>,
+    items: Vec<FleetItem>,
+    problems: &'a mut Vec<Problem>,
 }
 
-/// Lists the CSIStorageCapacities in the version that the API server serves, and the CSIDrivers that report their
-/// storage with these objects. If the capacities cannot be listed, the drivers are not listed either: with the drivers
-/// alone, the hosts would seem to have no free storage.
-async fn list_reported_storage(
-    client: &Client,
-    replaced: &ReplacedObjects,
-    items: &mut Vec<FleetItem>,
-    problems: &mut Vec<Problem>,
-) -> Result<(), CallError> {
-    for version in ["v1", "v1beta1"] {
-        let capacities =
-            api_resource("storage.k8s.io", version, "CSIStorageCapacity", "csistoragecapacities");
-        let problem_count = problems.len();
-        if list_optional_kind(client, &capacities, replaced, items, problems).await? {
-            let drivers = api_resource("storage.k8s.io", "v1", "CSIDriver", "csidrivers");
-            list_optional_kind(client, &drivers, replaced, items, problems).await?;
-            break;
+impl Lister<'_> {
+    /// Lists the CSIStorageCapacities in the version that the API server serves, and the CSIDrivers that report their
+    /// storage with these objects. If the capacities cannot be listed, the drivers are not listed either: with the drivers
+    /// alone, the hosts would seem to have no free storage.
+    async fn list_reported_storage(&mut self) -> Result<(), ListError> {
+        for version in ["v1", "v1beta1"] {
+            let capacities = api_resource(
+                "storage.k8s.io",
+                version,
+                "CSIStorageCapacity",
+                "csistoragecapacities",
+            );
+            let problem_count = self.problems.len();
+            if self.list_optional_kind(&capacities).await? {
+                let drivers = api_resource("storage.k8s.io", "v1", "CSIDriver", "csidrivers");
+                self.list_optional_kind(&drivers).await?;
+                break;
+            }
+            // A permission that is missing is missing for all versions.
+            if self.problems.len() > problem_count {
+                break;
+            }
         }
-        // A permission that is missing is missing for all versions.
-        if problems.len() > problem_count {
-            break;
+        Ok(())
+    }
+
+    /// Lists a kind. If the server refuses the list, adds a problem, unless the kind is not installed, and returns false.
+    async fn list_optional_kind(&mut self, resource: &ApiResource) -> Result<bool, ListError> {
+        let error = match self.list_kind(resource).await {
+            Ok(()) => return Ok(true),
+            Err(ListError::Call(error)) => error,
+            Err(error) => return Err(error),
+        };
+        let Some(status) = error.status() else { return Err(error.into()) };
+        if status.code != 404 {
+            let message = format!("cannot be listed: {}; this kind is ignored", status.message);
+            self.problems.push(Problem::new(&resource.plural, "", "", message));
+        }
+        Ok(false)
+    }
+
+    /// Lists a kind; a list that expires is repeated once.
+    async fn list_kind(&mut self, resource: &ApiResource) -> Result<(), ListError> {
+        let count = self.items.len();
+        match self.list_kind_once(resource).await {
+            Err(ListError::Call(error)) if is_expired(&error) => {
+                self.items.truncate(count);
+                self.list_kind_once(resource).await
+            }
+            result => result,
         }
     }
-    Ok(())
-}
 
-/// Lists a kind. If the server refuses the list, adds a problem, unless the kind is not installed, and returns false.
-async fn list_optional_kind(
-    client: &Client,
-    resource: &ApiResource,
-    replaced: &ReplacedObjects,
-    items: &mut Vec<FleetItem>,
-    problems: &mut Vec<Problem>,
-) -> Result<bool, CallError> {
-    let Err(error) = list_kind(client, resource, replaced, items).await else { return Ok(true) };
-    let Some(status) = error.status() else { return Err(error) };
-    if status.code != 404 {
-        let message = format!("cannot be listed: {}; this kind is ignored", status.message);
-        problems.push(Problem::new(&resource.plural, "", "", message));
+    async fn list_kind_once(&mut self, resource: &ApiResource) -> Result<(), ListError> {
+        let Listing { replaced, max_objects, .. } = *self.listing;
+        let items = &mut self.items;
+        let remaining = max_objects.saturating_sub(items.len());
+        let page_size = usize::try_from(PAGE_SIZE).unwrap_or(usize::MAX);
+        let visit = |mut object: Value| {
+            // The objects of a list have no kind.
+            if let Some(fields) = object.as_object_mut() {
+                fields.entry("apiVersion").or_insert_with(|| resource.api_version.clone().into());
+                fields.entry("kind").or_insert_with(|| resource.kind.clone().into());
+            }
+            if replaced.contains(&object) {
+                return;
+            }
+            let location = resource.plural.clone();
+            let found = InputObject { location, object };
+            items.push(if resource.kind == MACHINE_DEPLOYMENT_KIND {
+                FleetItem::from_cluster_deployment(&found)
+            } else {
+                FleetItem::from_input(found)
+            });
+        };
+        // A plan without some of the objects would be wrong.
+        let max_pages = remaining.div_ceil(page_size).max(1);
+        let is_complete = list_objects(self.client, resource, "", None, max_pages, visit).await?;
+        if is_complete { Ok(()) } else { Err(ListError::TooManyObjects(max_objects)) }
     }
-    Ok(false)
-}
-
-/// Lists a kind; a list that expires is repeated once.
-async fn list_kind(
-    client: &Client,
-    resource: &ApiResource,
-    replaced: &ReplacedObjects,
-    items: &mut Vec<FleetItem>,
-) -> Result<(), CallError> {
-    let count = items.len();
-    match list_kind_once(client, resource, replaced, items).await {
-        Err(error) if is_expired(&error) => {
-            items.truncate(count);
-            list_kind_once(client, resource, replaced, items).await
-        }
-        result => result,
-    }
-}
-
-async fn list_kind_once(
-    client: &Client,
-    resource: &ApiResource,
-    replaced: &ReplacedObjects,
-    items: &mut Vec<FleetItem>,
-) -> Result<(), CallError> {
-    let visit = |mut object: Value| {
-        // The objects of a list have no kind.
-        if let Some(fields) = object.as_object_mut() {
-            fields.entry("apiVersion").or_insert_with(|| resource.api_version.clone().into());
-            fields.entry("kind").or_insert_with(|| resource.kind.clone().into());
-        }
-        if replaced.contains(&object) {
-            return;
-        }
-        let location = resource.plural.clone();
-        let found = InputObject { location, object };
-        items.push(if resource.kind == MACHINE_DEPLOYMENT_KIND {
-            FleetItem::from_cluster_deployment(&found)
-        } else {
-            FleetItem::from_input(found)
-        });
-    };
-    // A plan without some of the objects would be wrong, so there is no limit.
-    list_objects(client, resource, "", None, usize::MAX, visit).await?;
-    Ok(())
 }

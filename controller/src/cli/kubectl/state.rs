@@ -37,14 +37,16 @@ impl StateSources<'_> {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             let listed = runtime.block_on(async {
                 let session = Session::open(self.cluster, None).await?;
-                let (client, server) = (&session.client, session.server.as_str());
                 let listing = Listing {
                     is_drain: self.is_drain,
                     // Without changes, no machine is rendered.
                     has_tenants: !added.is_empty(),
                     replaced: &replaced,
+                    max_objects: usize::MAX,
                 };
-                live::list_items_with_client(client, server, &listing, &mut problems).await
+                let listed =
+                    live::list_items_with_client(&session.client, &listing, &mut problems).await;
+                listed.map_err(|error| error.into_failure(&session.server))
             })?;
             items.extend(listed);
         }
