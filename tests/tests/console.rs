@@ -39,6 +39,12 @@ const PAGES: [(&str, &str); 7] = [
     ("/networks", "trunk"),
 ];
 
+/// Pages with simulations, which receive no changes, with a text that they show.
+const SIMULATIONS: [(&str, &str); 2] = [
+    ("/hosts/rack1-a/drain", "virt-launcher-bank-web-x7k2p"),
+    ("/vms/cluster-bank/bank-web/why", "It changes no object"),
+];
+
 /// Running console whose users sign in.
 struct Console {
     plane: ControlPlane,
@@ -81,6 +87,10 @@ impl Console {
         browser.click("button").unwrap();
         browser.wait("the fleet is open", |browser| Ok(browser.text("h1")? == "Fleet")).unwrap();
     }
+}
+
+fn all_pages() -> impl Iterator<Item = (&'static str, &'static str)> {
+    PAGES.into_iter().chain(SIMULATIONS)
 }
 
 fn start_browser(width: u32, has_scripts: bool) -> Browser {
@@ -158,7 +168,7 @@ fn console_works_in_a_browser() {
     hosts_are_filtered(&console, &browser);
     changes_appear_on_the_open_page(&console, &browser);
     focus_survives_changes(&console, &browser);
-    updates_can_be_paused(&console, &browser);
+    updates_can_be_stopped(&console, &browser);
     keyboard_is_sufficient(&console, &browser);
     pages_work_without_scripts(&console);
     user_of_a_tenant_sees_only_the_tenant(&console, &tenant_token);
@@ -166,7 +176,7 @@ fn console_works_in_a_browser() {
 }
 
 fn sign_in_is_required(console: &Console, browser: &Browser) {
-    for (path, _) in PAGES {
+    for (path, _) in all_pages() {
         let (code, answer) = console.curl(path, &[]);
         assert_eq!(code, 303, "{answer}");
         assert!(answer.contains("location: /sign-in?from="), "{answer}");
@@ -190,7 +200,7 @@ fn sign_in_is_required(console: &Console, browser: &Browser) {
 }
 
 fn pages_show_objects_and_run_no_hostile_text(console: &Console, browser: &Browser) {
-    for (path, text) in PAGES {
+    for (path, text) in all_pages() {
         console.open(browser, path);
         let shown = browser.text("main").unwrap();
         assert!(shown.contains(text), "{path}: {shown}");
@@ -215,7 +225,7 @@ fn pages_are_accessible(console: &Console, browser: &Browser) {
         browser.wait("the theme is chosen", |browser| browser.is_visible(&selector)).unwrap();
         for width in WIDTHS {
             browser.resize(width, 900).unwrap();
-            for (path, _) in PAGES {
+            for (path, _) in all_pages() {
                 console.open(browser, path);
                 assert_accessible(browser, &format!("{path} {theme} {width}"));
                 let overflow = "return document.documentElement.scrollWidth - document.documentElement.clientWidth;";
@@ -305,15 +315,15 @@ fn focus_survives_changes(console: &Console, browser: &Browser) {
     }
 }
 
-fn updates_can_be_paused(console: &Console, browser: &Browser) {
+fn updates_can_be_stopped(console: &Console, browser: &Browser) {
     console.open(browser, "/hosts/rack2-a");
     wait_until_live(browser);
-    browser.click("#pause").unwrap();
-    browser.wait("updates are paused", |browser| Ok(browser.text("#live")? == "Paused")).unwrap();
-    // Other pages stay paused too.
+    browser.click("#stop").unwrap();
+    browser.wait("updates are stopped", |browser| Ok(browser.text("#live")? == "Stopped")).unwrap();
+    // Other pages stay stopped too.
     console.open(browser, "/");
-    browser.wait("updates are paused", |browser| Ok(browser.text("#live")? == "Paused")).unwrap();
-    browser.click("#pause").unwrap();
+    browser.wait("updates are stopped", |browser| Ok(browser.text("#live")? == "Stopped")).unwrap();
+    browser.click("#stop").unwrap();
     wait_until_live(browser);
 }
 
@@ -346,7 +356,7 @@ fn keyboard_is_sufficient(console: &Console, browser: &Browser) {
         "Networks",
         "Auto",
         "Dark",
-        "pause",
+        "stop",
         "Sign out",
         "q",
         "facet-rack",
@@ -387,10 +397,19 @@ fn user_of_a_tenant_sees_only_the_tenant(console: &Console, token: &str) {
     }
     console.open(&browser, "/vms/cluster-bank/bank-web");
     assert!(browser.text("main").unwrap().contains("SyncFailed"));
-    for path in ["/vms/cluster-shop/shop-web", "/tenants/shop", "/hosts/rack1-a"] {
+    for path in [
+        "/vms/cluster-shop/shop-web",
+        "/vms/cluster-shop/shop-web/why",
+        "/tenants/shop",
+        "/hosts/rack1-a",
+        "/hosts/rack1-a/drain",
+    ] {
         console.open(&browser, path);
         assert_eq!(browser.text("h1").unwrap(), "Not found", "{path}");
     }
+    // The simulation needs all objects, which this user may not list.
+    console.open(&browser, "/vms/cluster-bank/bank-web/why");
+    assert!(browser.text("main").unwrap().contains("you have no permission to list"));
     // The API server refused each request of this user that a page does not need.
     let log = std::fs::read_to_string(console.plane.folder().join("audit.log")).unwrap();
     let events = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());

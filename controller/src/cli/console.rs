@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use berth_console::{Settings, Transport};
 use berth_runtime::cli::{EXIT_BAD_INPUT, EXIT_UNREACHABLE, Failure, print};
@@ -11,6 +12,8 @@ use berth_runtime::log::{self, LogFormat};
 use berth_runtime::serve::ListenAddress;
 use clap::ValueHint;
 
+use super::simulator::ClusterSimulator;
+
 /// Arguments of `console`.
 #[derive(Debug, clap::Args)]
 #[command(
@@ -18,9 +21,9 @@ use clap::ValueHint;
     long_about = "Serves web pages with hosts, tenants, networks and virtual machines, which follow changes while they are \
         open.\n\n\
         With --kubeconfig the console has one user, you: it listens only on the loopback, and prints the link that opens \
-        it once, within ten minutes. SIGUSR1 prints a new link. In a pod, or with --sign-in, users sign in with a token or a client certificate of the API server, and see \
-        what the API server permits them to list. The ServiceAccount of the pod, or the kubeconfig, is then used only to \
-        watch objects. docs/console.md describes the pages and the security of the console.",
+        it once, within ten minutes. SIGUSR1 prints a new link. In a pod, or with --sign-in, users sign in with a token or \
+        a client certificate of the API server, and see what the API server permits them to list. The ServiceAccount of \
+        the pod, or the kubeconfig, is then used only to watch objects. docs/console.md describes the pages and the security of the console.",
     after_help = "Examples:\n  \
         berth-controller console --kubeconfig ~/.kube/config\n  \
         berth-controller console --kubeconfig FILE --sign-in --listen 0.0.0.0:9480 \\\n      \
@@ -78,7 +81,7 @@ pub(super) fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let settings = arguments.settings()?;
     log::init_logging(log_format);
     let announce = |url: &str| drop(print(&format!("{url}\n")));
-    berth_console::run(&settings, announce).map_err(|error| {
+    berth_console::run(&settings, Arc::new(ClusterSimulator), announce).map_err(|error| {
         let code = if is_kubeconfig_error(&error) { EXIT_BAD_INPUT } else { EXIT_UNREACHABLE };
         Failure { exit_code: code, error }
     })?;

@@ -9,6 +9,7 @@ mod migrate;
 mod plan;
 mod render;
 mod run;
+mod simulator;
 
 use std::process::ExitCode;
 

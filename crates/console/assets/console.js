@@ -6,7 +6,7 @@
   const MIN_DELAY = 1000;
   const MAX_DELAY = 60000;
   const live = document.getElementById("live");
-  const pause = document.getElementById("pause");
+  const stop = document.getElementById("stop");
 
   function showLive(text, state) {
     if (!live || live.textContent === text) return;
@@ -206,14 +206,14 @@
     showLive(state, state === "Live" ? "open" : "closed");
   }
 
-  function isPaused() {
-    return sessionStorage.getItem("berth-paused") === "1";
+  function isStopped() {
+    return sessionStorage.getItem("berth-stopped") === "1";
   }
 
   function connect() {
     clearTimeout(connectRetry);
     const page = document.body.dataset.live;
-    if (!page || source || document.hidden || isPaused()) return;
+    if (!page || source || document.hidden || isStopped()) return;
     source = new EventSource(`/live?${new URLSearchParams({ page: location.pathname })}`);
     source.addEventListener("open", () => {
       connectDelay = MIN_DELAY;
@@ -242,24 +242,24 @@
     clearTimeout(connectRetry);
     source?.close();
     source = null;
-    showLive(isPaused() ? "Paused" : "Not live", "closed");
+    showLive(isStopped() ? "Stopped" : "Not live", "closed");
   }
 
-  function showPause() {
-    if (!pause || !document.body.dataset.live) return;
-    pause.hidden = false;
-    pause.setAttribute("aria-pressed", String(isPaused()));
+  function showStop() {
+    if (!stop || !document.body.dataset.live) return;
+    stop.hidden = false;
+    stop.setAttribute("aria-pressed", String(isStopped()));
   }
 
-  pause?.addEventListener("click", () => {
-    if (isPaused()) {
-      sessionStorage.removeItem("berth-paused");
+  stop?.addEventListener("click", () => {
+    if (isStopped()) {
+      sessionStorage.removeItem("berth-stopped");
       connect();
     } else {
-      sessionStorage.setItem("berth-paused", "1");
+      sessionStorage.setItem("berth-stopped", "1");
       disconnect();
     }
-    showPause();
+    showStop();
   });
 
   // The server sends a refresh when the page connects.
@@ -291,7 +291,7 @@
 
   filterHosts();
   announce();
-  showPause();
-  if (isPaused()) showLive("Paused", "closed");
+  showStop();
+  if (isStopped()) showLive("Stopped", "closed");
   connect();
 })();

@@ -26,6 +26,8 @@ pub(crate) enum PageError {
     TooManyAttempts(u64),
     /// The console serves too many open pages.
     TooManyPages,
+    /// A simulation of the user runs or waits.
+    SimulationRunning,
     /// The API server did not answer.
     Unavailable,
     /// The operating system returned no random numbers.
@@ -67,6 +69,11 @@ impl PageError {
                 StatusCode::SERVICE_UNAVAILABLE,
                 "Too many open pages",
                 "The console serves no further changes of open pages.",
+            ),
+            Self::SimulationRunning => (
+                StatusCode::TOO_MANY_REQUESTS,
+                "A simulation is running",
+                "You have another simulation that is running or waiting. Reload the page when it has ended.",
             ),
             Self::Unavailable => (
                 StatusCode::SERVICE_UNAVAILABLE,
@@ -111,6 +118,9 @@ impl IntoResponse for PageError {
             }
             Self::TooManyAttempts(seconds) => {
                 headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+            }
+            Self::SimulationRunning => {
+                headers.insert(RETRY_AFTER, HeaderValue::from_static("10"));
             }
             _ => {}
         }

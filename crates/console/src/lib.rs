@@ -23,6 +23,7 @@ mod run;
 mod server;
 mod session;
 mod settings;
+mod simulation;
 mod state;
 #[cfg(test)]
 mod test_helpers;
@@ -32,3 +33,7 @@ mod write_limit;
 
 pub use run::run;
 pub use settings::{Settings, SettingsError, Transport};
+pub use simulation::{
+    BlockedVm, DrainReport, DrainStep, MoveKind, PlacementReport, Ranking, Refusal, SimulatedMove,
+    SimulationError, Simulator,
+};

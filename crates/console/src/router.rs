@@ -8,13 +8,17 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 
 use crate::error::PageError;
-use crate::handlers::{live, session, views};
+use crate::handlers::{live, session, simulations, views};
 use crate::host_check::check_host;
 use crate::state::Shared;
-use crate::time_limits::limit_time;
+use crate::time_limits::{RESPONSE_TIMEOUT, SIMULATION_TIMEOUT, limit_time};
 use crate::{assets, headers};
 
 pub(crate) fn build_router(console: Shared) -> Router {
+    let simulations = Router::new()
+        .route("/hosts/{host}/drain", get(simulations::drain))
+        .route("/vms/{namespace}/{name}/why", get(simulations::placement))
+        .layer(from_fn_with_state((console.clone(), SIMULATION_TIMEOUT), limit_time));
     Router::new()
         .route("/", get(views::fleet))
         .route("/hosts/{host}", get(views::host))
@@ -32,7 +36,8 @@ pub(crate) fn build_router(console: Shared) -> Router {
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(readiness))
         .fallback(async || PageError::NotFound)
-        .layer(from_fn_with_state(console.clone(), limit_time))
+        .layer(from_fn_with_state((console.clone(), RESPONSE_TIMEOUT), limit_time))
+        .merge(simulations)
         .layer(from_fn_with_state(console.clone(), check_host))
         .layer(from_fn_with_state(console.clone(), headers::secure))
         .with_state(console)
@@ -188,6 +193,30 @@ mod tests {
             let session = console.sessions.get(id, Use::ByRefresh, Instant::now());
             assert!(session.is_none(), "the session has not ended");
         }
+    }
+
+    #[tokio::test]
+    async fn simulations_need_a_session_and_one_permit_of_the_user() {
+        let console = test_console(false);
+        let router = build_router(Arc::clone(&console));
+        assert_eq!(send(&router, ("GET", "/hosts/rack1-a/drain"), "", "").await.0, 303);
+        let cookie = open(&console, &router).await;
+        let (code, _, body) = send(&router, ("GET", "/hosts/rack1-a/drain"), &cookie, "").await;
+        assert_eq!(code, 200, "{body}");
+        assert!(body.contains("can be drained") && !body.contains("data-live"), "{body}");
+        assert_eq!(send(&router, ("GET", "/hosts/rack9/drain"), &cookie, "").await.0, 404);
+        let id = cookie.split_once('=').unwrap().1;
+        let session = console.sessions.get(id, Use::ByUser, Instant::now()).unwrap();
+        let running = console.user_simulations.try_acquire(session.owner);
+        assert!(running.is_some());
+        assert_eq!(send(&router, ("GET", "/hosts/rack1-a/drain"), &cookie, "").await.0, 429);
+        drop(running);
+        assert_eq!(send(&router, ("GET", "/hosts/rack1-a/drain"), &cookie, "").await.0, 200);
+        // A credential that the API server refuses ends the session.
+        let machine = json!({"metadata": {"namespace": "a", "name": "vm"}});
+        console.store.add(berth_views::Kind::VirtualMachine, &machine);
+        assert_eq!(send(&router, ("GET", "/vms/a/vm/why"), &cookie, "").await.0, 303);
+        assert_eq!(send(&router, ("GET", "/"), &cookie, "").await.0, 303);
     }
 
     #[tokio::test]

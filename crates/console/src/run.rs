@@ -22,6 +22,7 @@ use crate::session::cookie::Cookies;
 use crate::session::csrf::CsrfKey;
 use crate::session::store::SessionStore;
 use crate::settings::{Settings, Transport};
+use crate::simulation::Simulator;
 use crate::state::{Console, Identity, MAX_RENDERS};
 use crate::tls::ServerCertificate;
 
@@ -31,20 +32,28 @@ const MAX_STREAMS: usize = 1000;
 pub(crate) const MAX_USER_STREAMS: usize = 20;
 
 /// Runs the console until SIGTERM or SIGINT. `announce` is called with the URL of the console when it accepts
-/// connections; and, with a kubeconfig, with a new link after each SIGUSR1.
+/// connections; and, with a kubeconfig, with a new link after each SIGUSR1. `simulator` simulates drains and placements.
 ///
 /// # Errors
 /// Returns an error if the console cannot start, for example because the port is in use.
-pub fn run(settings: &Settings, announce: impl Fn(&str)) -> anyhow::Result<()> {
+pub fn run(
+    settings: &Settings,
+    simulator: Arc<dyn Simulator>,
+    announce: impl Fn(&str),
+) -> anyhow::Result<()> {
     settings.check()?;
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let result = runtime.block_on(run_until_signal(settings, announce));
+    let result = runtime.block_on(run_until_signal(settings, simulator, announce));
     runtime.shutdown_background();
     result
 }
 
-async fn run_until_signal(settings: &Settings, announce: impl Fn(&str)) -> anyhow::Result<()> {
+async fn run_until_signal(
+    settings: &Settings,
+    simulator: Arc<dyn Simulator>,
+    announce: impl Fn(&str),
+) -> anyhow::Result<()> {
     let mut sigterm = signal(SignalKind::terminate())?;
     let mut sigint = signal(SignalKind::interrupt())?;
     let mut sigusr1 = signal(SignalKind::user_defined1())?;
@@ -81,6 +90,9 @@ async fn run_until_signal(settings: &Settings, announce: impl Fn(&str)) -> anyho
         renders: Arc::new(Semaphore::new(MAX_RENDERS)),
         streams: Arc::new(Semaphore::new(MAX_STREAMS)),
         user_streams: KeyedLimit::new(MAX_USER_STREAMS),
+        simulator,
+        simulations: Arc::new(Semaphore::new(1)),
+        user_simulations: KeyedLimit::new(1),
     });
     if let Some(certificate) = &certificate {
         tasks.spawn(Arc::clone(certificate).reload_on_change());

@@ -18,6 +18,7 @@ use crate::session::attempts::SignInLimit;
 use crate::session::cookie::Cookies;
 use crate::session::csrf::CsrfKey;
 use crate::session::store::{Session, SessionStore};
+use crate::simulation::Simulator;
 
 /// Maximum number of parts of pages that are computed at the same time.
 pub(crate) const MAX_RENDERS: usize = 2;
@@ -49,6 +50,11 @@ pub(crate) struct Console {
     pub(crate) renders: Arc<Semaphore>,
     /// Permits of streams by user.
     pub(crate) user_streams: Arc<KeyedLimit<IdHash>>,
+    pub(crate) simulator: Arc<dyn Simulator>,
+    /// Permits of simulations.
+    pub(crate) simulations: Arc<Semaphore>,
+    /// Permits of simulations by user.
+    pub(crate) user_simulations: Arc<KeyedLimit<IdHash>>,
 }
 
 pub(crate) type Shared = Arc<Console>;

@@ -18,7 +18,21 @@ use crate::session::attempts::SignInLimit;
 use crate::session::cookie::Cookies;
 use crate::session::csrf::CsrfKey;
 use crate::session::store::SessionStore;
+use crate::simulation::{DrainReport, PlacementReport, SimulationError, Simulator};
 use crate::state::{Console, Identity, Shared};
+
+/// A simulator for which every drain is possible, and which knows no VM.
+struct TestSimulator;
+
+impl Simulator for TestSimulator {
+    fn drain(&self, _: &Client, _: &str) -> Result<DrainReport, SimulationError> {
+        Ok(DrainReport { is_possible: true, ..DrainReport::default() })
+    }
+
+    fn explain(&self, _: &Client, _: &str, _: &str) -> Result<PlacementReport, SimulationError> {
+        Err(SimulationError::SignedOut)
+    }
+}
 
 /// Returns a client of a simulated API server, which answers each request with a status code and a body.
 pub(crate) fn test_client(
@@ -66,6 +80,9 @@ pub(crate) fn console_of(client: Client, is_secure: bool) -> Shared {
         renders: Arc::new(Semaphore::new(1)),
         streams: Arc::new(Semaphore::new(1)),
         user_streams: KeyedLimit::new(1),
+        simulator: Arc::new(TestSimulator),
+        simulations: Arc::new(Semaphore::new(1)),
+        user_simulations: KeyedLimit::new(1),
     })
 }
 

@@ -20,12 +20,14 @@ const MAX_FORM_BYTES: usize = 64 << 10;
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit for a response. A call to the API server has a shorter one. The limit does not include the events of a
 /// stream, whose response begins immediately.
-const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
+pub(crate) const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Time limit for the response with a simulation, which lists many objects, and waits for those of other users.
+pub(crate) const SIMULATION_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Receives the body of a request, and waits for the response. Forms of browsers that cannot have a valid form are refused
-/// before their body is received.
+/// Receives the body of a request, and waits for the response, until this limit. Forms of browsers that cannot have a valid
+/// form are refused before their body is received.
 pub(crate) async fn limit_time(
-    State(console): State<Shared>,
+    State((console, limit)): State<(Shared, Duration)>,
     request: Request,
     next: Next,
 ) -> Response {
@@ -38,7 +40,7 @@ pub(crate) async fn limit_time(
         Err(code) => return closing(code.into_response()),
     };
     let request = Request::from_parts(head, Body::from(body));
-    match timeout(RESPONSE_TIMEOUT, next.run(request)).await {
+    match timeout(limit, next.run(request)).await {
         Ok(response) => response,
         Err(_) => PageError::Unavailable.into_response(),
     }

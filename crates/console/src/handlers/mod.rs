@@ -3,5 +3,6 @@
 pub(crate) mod live;
 mod reads;
 pub(crate) mod session;
+pub(crate) mod simulations;
 mod subject;
 pub(crate) mod views;

@@ -27,25 +27,39 @@ async fn show(
 ) -> Result<Html, PageError> {
     let visible = user.visible(console).await?;
     let session = Arc::clone(&user.session);
-    let csrf = console.csrf.token(&user.id);
-    let title = title.to_owned();
+    let (csrf, title) = (console.csrf.token(&user.id), title.to_owned());
     let render = move |snapshot: &Snapshot| {
         let content = show(snapshot)?;
-        let frame = Frame {
-            title: &title,
-            section,
-            user: &user.session.user,
-            csrf: &csrf,
-            theme: user.theme,
-            path: &user.path,
-        };
+        let frame = frame_of(&user, csrf, section, &title, true);
         Some(Html(page(&frame, &content)))
     };
     console.render(&session, visible, render).await?.ok_or(PageError::NotFound)
 }
 
+/// Returns the frame of a page. `is_live` is true for pages that receive changes while they are open.
+pub(super) fn frame<'a>(
+    console: &Console,
+    user: &'a SignedIn,
+    section: Section,
+    title: &'a str,
+    is_live: bool,
+) -> Frame<'a> {
+    frame_of(user, console.csrf.token(&user.id), section, title, is_live)
+}
+
+fn frame_of<'a>(
+    user: &'a SignedIn,
+    csrf: String,
+    section: Section,
+    title: &'a str,
+    is_live: bool,
+) -> Frame<'a> {
+    let (theme, path) = (user.theme, user.path.as_str());
+    Frame { title, section, user: &user.session.user, csrf, theme, path, is_live }
+}
+
 /// Checks the names in a path. Parts of other requests to the API server must not be smuggled into a request for an object.
-fn check_names(names: &[&str]) -> Result<(), PageError> {
+pub(super) fn check_names(names: &[&str]) -> Result<(), PageError> {
     if names.iter().all(|name| is_object_name(name)) { Ok(()) } else { Err(PageError::NotFound) }
 }
 

@@ -9,8 +9,8 @@ use maud::{Markup, html};
 use super::cpu_map::{cpu_map, legend};
 use super::layout::Content;
 use super::parts::{
-    UNKNOWN_STATE, amount, badge, bytes, condition_table, excerpt, facts, issue_list, known,
-    machine_link, notices, table, tenant_link, text_or_dash,
+    UNKNOWN_STATE, amount, badge, bytes, condition_table, excerpt, facts, host_path, issue_list,
+    known, machine_link, notices, table, tenant_link, text_or_dash,
 };
 use super::reads::{EventRow, Read, event_section};
 
@@ -31,6 +31,7 @@ pub(crate) fn content(snapshot: &Snapshot, name: &str, events: &Read<EventRow>) 
         }
         @if let Some(drain) = &detail.row.drain { p .warning { "Drain: " (drain.reason) ": " (excerpt(&drain.message)) } }
         (issue_list(&detail.row.issues))
+        p { a href={ (host_path(name)) "/drain" } { "What if this host is drained?" } }
         (report(snapshot, &detail))
         section {
             h2 { "Zones" }

@@ -56,10 +56,12 @@ pub(crate) struct Frame<'a> {
     pub(crate) title: &'a str,
     pub(crate) section: Section,
     pub(crate) user: &'a str,
-    pub(crate) csrf: &'a str,
+    pub(crate) csrf: String,
     pub(crate) theme: Theme,
     /// Path and query of the page.
     pub(crate) path: &'a str,
+    /// True if the page receives changes while it is open.
+    pub(crate) is_live: bool,
 }
 
 /// Content of a page.
@@ -75,7 +77,7 @@ pub(crate) fn page(frame: &Frame<'_>, content: &Content) -> Markup {
     document(
         frame.title,
         frame.theme,
-        Some(frame.path),
+        Some(frame.is_live),
         &html! {
             a .skip href="#content" { "Skip to content" }
             header .top {
@@ -91,8 +93,8 @@ pub(crate) fn page(frame: &Frame<'_>, content: &Content) -> Markup {
                         }
                     }
                 }
-                p #live .live role="status" { "Not live" }
-                button #pause type="button" aria-pressed="false" hidden { "Pause" }
+                @if frame.is_live { p #live .live role="status" { "Not live" } }
+                button #stop type="button" aria-pressed="false" hidden { "Stop updates" }
                 (theme_form(frame))
                 form .user method="post" action="/sign-out" {
                     input type="hidden" name="csrf" value=(frame.csrf);
@@ -106,8 +108,8 @@ pub(crate) fn page(frame: &Frame<'_>, content: &Content) -> Markup {
                 // The script copies the count of the view, which is replaced and so not announced.
                 p #announcement .announcement role="status" {}
                 p #gone .warning role="status" hidden { "This object no longer exists, or you may no longer see it. The page shows its last state." }
-                div #view hx-get=(frame.path) hx-trigger="refresh" hx-select="#view" hx-target="this" hx-swap="outerHTML"
-                    hx-headers=r#"{"Berth-Refresh": "1"}"# {
+                div #view hx-get=[frame.is_live.then_some(frame.path)] hx-trigger="refresh" hx-select="#view" hx-target="this"
+                    hx-swap="outerHTML" hx-headers=r#"{"Berth-Refresh": "1"}"# {
                     (content.view)
                 }
             }
@@ -141,7 +143,8 @@ pub(crate) fn bare_page(title: &str, theme: Theme, content: &Markup) -> Markup {
     )
 }
 
-fn document(title: &str, theme: Theme, live: Option<&str>, body: &Markup) -> Markup {
+/// Returns a document. `is_live` is `None` for pages without scripts, and true for pages that receive changes.
+fn document(title: &str, theme: Theme, is_live: Option<bool>, body: &Markup) -> Markup {
     html! {
         (DOCTYPE)
         html lang="en" data-theme=(theme) {
@@ -153,12 +156,12 @@ fn document(title: &str, theme: Theme, live: Option<&str>, body: &Markup) -> Mar
                 meta name="htmx-config" content=(HTMX_OPTIONS);
                 link rel="icon" href=(assets::path("icon.svg"));
                 link rel="stylesheet" href=(assets::path("console.css"));
-                @if live.is_some() {
+                @if is_live.is_some() {
                     script src=(assets::path("htmx.js")) defer {}
                     script src=(assets::path("console.js")) defer {}
                 }
             }
-            body data-live=[live] { (body) }
+            body data-live=[is_live.filter(|is_live| *is_live)] { (body) }
         }
     }
 }
@@ -174,15 +177,20 @@ mod tests {
             title: hostile,
             section: Section::Fleet,
             user: hostile,
-            csrf: hostile,
+            csrf: hostile.to_owned(),
             theme: Theme::Dark,
             path: hostile,
+            is_live: true,
         };
         let content = Content { form: None, view: html! { p title=(hostile) { (hostile) } } };
         let text = page(&frame, &content).into_string();
         assert!(!text.contains("<script>") && !text.contains("<img"), "{text}");
         assert!(!text.contains("\"\"><"), "{text}");
         assert!(text.contains("data-theme=\"dark\"") && text.contains("&lt;script&gt;"), "{text}");
+        assert!(text.contains("data-live") && text.contains("hx-get"), "{text}");
+        let frame = Frame { is_live: false, ..frame };
+        let text = page(&frame, &content).into_string();
+        assert!(!text.contains("data-live") && !text.contains("hx-get"), "{text}");
     }
 
     #[test]

@@ -8,7 +8,8 @@ use maud::{Markup, html};
 use super::layout::Content;
 use super::machines::addresses;
 use super::parts::{
-    badge, bytes, excerpt, facts, host_link, known, notices, table, tenant_link, text_or_dash,
+    badge, bytes, excerpt, facts, host_link, known, machine_path, notices, table, tenant_link,
+    text_or_dash,
 };
 use super::reads::{EventRow, Read, event_section};
 
@@ -30,7 +31,11 @@ pub(crate) fn content(
             }
         }
         section { h2 { "Machine" } (machine_facts(&row)) }
-        section { h2 { "Placement" } (placement(snapshot, &row)) }
+        section {
+            h2 { "Placement" }
+            (placement(snapshot, &row))
+            p { a href={ (machine_path(name)) "/why" } { "Compare the hosts" } }
+        }
         section { h2 { "Launcher pods" } (launchers(snapshot, name)) }
         (event_section(events))
     };

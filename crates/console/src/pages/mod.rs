@@ -11,6 +11,7 @@ pub(crate) mod networks;
 mod parts;
 pub(crate) mod reads;
 pub(crate) mod sign_in;
+pub(crate) mod simulation;
 pub(crate) mod tenant;
 pub(crate) mod tenants;
 pub(crate) mod theme;

@@ -184,9 +184,12 @@ pub(super) fn tenant_link(name: &str) -> Markup {
 }
 
 pub(super) fn machine_link(name: &ObjectName) -> Markup {
-    html! {
-        a href={ "/vms/" (segment(&name.namespace)) "/" (segment(&name.name)) } { (name.name) }
-    }
+    html! { a href=(machine_path(name)) { (name.name) } }
+}
+
+/// Returns the path of the page of a VM.
+pub(super) fn machine_path(name: &ObjectName) -> String {
+    format!("/vms/{}/{}", segment(&name.namespace), segment(&name.name))
 }
 
 /// Returns the path of the page of a host.
