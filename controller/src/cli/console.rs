@@ -81,9 +81,11 @@ pub(super) fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let settings = arguments.settings()?;
     log::init_logging(log_format);
     let announce = |url: &str| drop(print(&format!("{url}\n")));
-    berth_console::run(&settings, Arc::new(ClusterSimulator), announce).map_err(|error| {
-        let code = if is_kubeconfig_error(&error) { EXIT_BAD_INPUT } else { EXIT_UNREACHABLE };
-        Failure { exit_code: code, error }
-    })?;
+    berth_console::run(&settings, Arc::new(ClusterSimulator::default()), announce).map_err(
+        |error| {
+            let code = if is_kubeconfig_error(&error) { EXIT_BAD_INPUT } else { EXIT_UNREACHABLE };
+            Failure { exit_code: code, error }
+        },
+    )?;
     Ok(ExitCode::SUCCESS)
 }

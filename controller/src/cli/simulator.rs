@@ -23,11 +23,20 @@ const MAX_OBJECTS: usize = 50_000;
 
 /// Simulator of a live cluster.
 #[derive(Debug)]
-pub(super) struct ClusterSimulator;
+pub(super) struct ClusterSimulator {
+    max_objects: usize,
+}
+
+impl Default for ClusterSimulator {
+    fn default() -> Self {
+        Self { max_objects: MAX_OBJECTS }
+    }
+}
 
 impl Simulator for ClusterSimulator {
     fn drain(&self, client: &Client, host: &str) -> Result<DrainReport, SimulationError> {
-        let fleet = read_fleet(client, true, || format!("kubectl berth drain-check {host}"))?;
+        let command = || format!("kubectl berth drain-check {host}");
+        let fleet = self.read_fleet(client, true, command)?;
         let (drain, now) = (Some(host.to_owned()), Timestamp::now());
         let plan = plan::plan(&fleet, &PlanOptions { drain, now, ..PlanOptions::default() });
         let drain = plan.drain.unwrap_or_default();
@@ -45,7 +54,7 @@ impl Simulator for ClusterSimulator {
         name: &str,
     ) -> Result<PlacementReport, SimulationError> {
         let vm = format!("{namespace}/{name}");
-        let fleet = read_fleet(client, false, || format!("kubectl berth why {vm}"))?;
+        let fleet = self.read_fleet(client, false, || format!("kubectl berth why {vm}"))?;
         let placement = explain_placement(&fleet, &vm);
         let placement = placement.ok_or(SimulationError::Unknown("the machine is switched off"))?;
         Ok(match placement {
@@ -59,29 +68,30 @@ impl Simulator for ClusterSimulator {
     }
 }
 
-/// Reads the state of the cluster with the permissions of the user. `command` is the command that has no limit.
-fn read_fleet(
-    client: &Client,
-    is_drain: bool,
-    command: impl FnOnce() -> String,
-) -> Result<Fleet, SimulationError> {
-    let (mut problems, replaced) = (Vec::new(), BTreeSet::new());
-    let listing =
-        Listing { is_drain, has_tenants: false, replaced: &replaced, max_objects: MAX_OBJECTS };
-    let listed =
-        Handle::current().block_on(list_items_with_client(client, &listing, &mut problems));
-    match listed {
-        Ok(items) => Ok(Fleet::from_items(items, problems)),
-        Err(ListingError { cause: ListError::TooManyObjects(_), .. }) => {
-            Err(SimulationError::TooLarge { command: command() })
-        }
-        Err(ListingError { cause: ListError::Call(error), objects }) => {
-            Err(match error.status_code() {
+impl ClusterSimulator {
+    /// Reads the state of the cluster with the permissions of the user. `command` is the command that has no limit.
+    fn read_fleet(
+        &self,
+        client: &Client,
+        is_drain: bool,
+        command: impl FnOnce() -> String,
+    ) -> Result<Fleet, SimulationError> {
+        let (mut problems, replaced) = (Vec::new(), BTreeSet::new());
+        let max_objects = self.max_objects;
+        let listing = Listing { is_drain, has_tenants: false, replaced: &replaced, max_objects };
+        let listed = list_items_with_client(client, &listing, &mut problems);
+        let ListingError { objects, cause } = match Handle::current().block_on(listed) {
+            Ok(items) => return Ok(Fleet::from_items(items, problems)),
+            Err(error) => error,
+        };
+        Err(match cause {
+            ListError::TooManyObjects(_) => SimulationError::TooLarge { command: command() },
+            ListError::Call(error) => match error.status_code() {
                 Some(401) => SimulationError::SignedOut,
                 Some(403) => SimulationError::Forbidden { objects },
                 _ => SimulationError::Unavailable(error),
-            })
-        }
+            },
+        })
     }
 }
 
@@ -149,4 +159,85 @@ fn ranking(chosen: Chosen) -> Ranking {
 fn refusal(refusal: HostRefusal) -> Refusal {
     let HostRefusal { reason, hosts, example, detail } = refusal;
     Refusal { hosts, reason, example, detail }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use hyper::{Request, Response};
+    use kube::client::Body;
+    use serde_json::json;
+
+    use super::*;
+    use crate::evacuation::reason::ReplacementCause;
+
+    /// Simulates a drain with a simulated API server, which gives the same answer to all requests.
+    async fn drain(code: u16, answer: &serde_json::Value) -> Result<DrainReport, SimulationError> {
+        let answer = answer.to_string();
+        let service = tower::service_fn(move |_: Request<Body>| {
+            let response = Response::builder().status(code);
+            let response = response.body(Body::from(answer.clone().into_bytes())).unwrap();
+            async move { Ok::<_, Infallible>(response) }
+        });
+        let client = Client::new(service, "default");
+        let simulator = ClusterSimulator { max_objects: 2000 };
+        tokio::task::spawn_blocking(move || simulator.drain(&client, "rack1-a")).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn refusals_of_the_api_server_are_distinguished() {
+        let status = |code: u16| {
+            json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "no",
+                "reason": "No", "code": code})
+        };
+        let refused = drain(403, &status(403)).await.unwrap_err();
+        assert!(
+            matches!(&refused, SimulationError::Forbidden { objects } if objects == "infranodes"),
+            "{refused}"
+        );
+        assert!(matches!(drain(401, &status(401)).await, Err(SimulationError::SignedOut)));
+        assert!(matches!(drain(500, &status(500)).await, Err(SimulationError::Unavailable(_))));
+        let empty = json!({"metadata": {}, "items": []});
+        assert!(matches!(drain(200, &empty).await, Err(SimulationError::Unknown(_))));
+    }
+
+    #[tokio::test]
+    async fn lists_that_do_not_end_are_refused() {
+        let items = vec![json!({"metadata": {"name": "a"}}); 500];
+        let page = json!({"metadata": {"continue": "next"}, "items": items});
+        let refused = drain(200, &page).await.unwrap_err().to_string();
+        assert!(refused.contains("kubectl berth drain-check rack1-a"), "{refused}");
+    }
+
+    #[test]
+    fn results_of_a_drain_are_complete() {
+        let moved = |vm: &str| MovedVm { vm: vm.to_owned(), host: "b".to_owned() };
+        let reason = ReplacementCause::NotMigratable("PCI devices".to_owned());
+        let drain = DrainResult {
+            is_known: true,
+            moved_vms: vec![moved("x/a")],
+            unmanaged_vms: vec![moved("x/b")],
+            replaced_vms: vec![ReplacedVm { vm: "x/c".to_owned(), host: "b".to_owned(), reason }],
+            ..DrainResult::default()
+        };
+        let report = drain_report(drain);
+        let kinds: Vec<_> = report.moves.iter().map(|one| (one.vm.as_str(), one.kind)).collect();
+        assert_eq!(
+            kinds,
+            [
+                ("x/a", MoveKind::Migrated),
+                ("x/c", MoveKind::Replaced),
+                ("x/b", MoveKind::NotManaged)
+            ]
+        );
+        assert_eq!(report.moves[1].reason, "NotMigratable: the VM cannot be migrated: PCI devices");
+        assert!(report.is_possible);
+        let unknown = DrainResult {
+            is_known: true,
+            unknown_pods: vec!["pod".to_owned()],
+            ..DrainResult::default()
+        };
+        assert!(!drain_report(unknown).is_possible);
+    }
 }
