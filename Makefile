@@ -15,7 +15,7 @@ HOST_PROGRAMS = qemu-system-x86_64=qemu-system-x86 debootstrap=debootstrap mke2f
 # Packages the agent of the tests. The program gzip needs 6 core seconds, cargo-deb's own compression 106.
 PACKAGE_OF_TESTS = CARGO="$(CARGO)" ./systemd/package.sh dev --strip --compress-type gz --compress-system
 
-.PHONY: help all report demo test test-current quick setup lint deny crds samples bench fuzz hosts faults faults-hosts faults-cluster faults-demo trunk-day soak dist image deb
+.PHONY: help all report demo test test-current quick setup lint deny crds samples screenshots bench fuzz hosts faults faults-hosts faults-cluster faults-demo trunk-day soak dist image deb
 
 help:  ## print this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -67,6 +67,9 @@ crds:  ## generate deploy/crds from the Rust types
 
 samples:  ## update the samples of the README, docs/checks.md, docs/preflight.md and the command-line references
 	BERTH_UPDATE=1 $(CARGO) test --locked -p berth-agent -p berth-controller --test readme --test cli --test kubectl
+
+screenshots: setup  ## write the pictures of docs/console.md, with a control plane and chromium
+	$(CARGO) test --locked -p berth-tests --test console -- --ignored pictures_of_the_pages
 
 # Runs a benchmark with these arguments. It exits with 1 if it misses a goal, which its result states: the next benchmarks run
 # nevertheless.

@@ -1,4 +1,4 @@
-//! Objects of the cluster that the console shows: two hosts, two tenants with a VM each, and hostile texts.
+//! Objects of the cluster that the console shows: hosts, and two tenants with a VM each.
 
 use berth_tests::cluster::ControlPlane;
 use serde_json::{Value, json};
@@ -7,6 +7,22 @@ use serde_json::{Value, json};
 pub(crate) const HOSTILE: &str =
     "<img src=x onerror=\"window.xss=1\"><script>window.xss=2</script>";
 const TIME: &str = "2026-11-20T10:00:00Z";
+
+/// Texts in objects that users or devices choose.
+pub(crate) struct Texts {
+    profile: &'static str,
+    switch: &'static str,
+    message: &'static str,
+}
+
+pub(crate) const HOSTILE_TEXTS: Texts =
+    Texts { profile: HOSTILE, switch: HOSTILE, message: HOSTILE };
+/// Texts for the pictures in documents.
+pub(crate) const USUAL_TEXTS: Texts = Texts {
+    profile: "performance",
+    switch: "leaf-1",
+    message: "no probes of VLAN 131 arrive from rack1-b",
+};
 
 /// Writes the status of an object.
 pub(crate) fn patch(plane: &ControlPlane, path: &str, patch: &Value) {
@@ -23,19 +39,20 @@ fn condition(name: &str, status: &str, reason: &str, message: &str) -> Value {
     json!({"type": name, "status": status, "reason": reason, "message": message, "lastTransitionTime": TIME})
 }
 
-fn create_host(plane: &ControlPlane, name: &str, rack: &str) {
+/// Creates a host with two zones, on which `cores` cores of the first zone are pinned.
+fn create_host(plane: &ControlPlane, name: &str, rack: &str, cores: u32, texts: &Texts) {
     plane.create_node(name).unwrap();
     let labels = json!({"metadata": {"labels": {"example.com/rack": rack, "berth.dev/class": "Performance"}}});
     patch(plane, &format!("/api/v1/nodes/{name}"), &labels);
     let infra = json!({
         "apiVersion": "berth.dev/v1alpha1", "kind": "InfraNode", "metadata": {"name": name},
         "spec": {
-            "profile": HOSTILE,
+            "profile": texts.profile,
             "networks": [{"name": "trunk", "scenario": "VlanAwareBridge", "uplink": {"name": "eth1"}}],
         },
     });
     plane.apply(&infra.to_string()).unwrap();
-    let zone = |id: u32, first: u32| {
+    let zone = |id: u32, first: u32, cores: u32| {
         let set = |from: u32, to: u32| {
             format!("{}-{},{}-{}", first + from, first + to, first + from + 48, first + to + 48)
         };
@@ -43,7 +60,7 @@ fn create_host(plane: &ControlPlane, name: &str, rack: &str) {
             "id": id, "cpus": set(0, 23), "cores": 24, "memory": "252Gi",
             "threads": [format!("{}-{}", first, first + 23), format!("{}-{}", first + 48, first + 71)],
             "reservedCPUs": format!("{first},{}", first + 48),
-            "pinnableCPUs": set(1, 23), "pinnedCPUs": set(1, 4),
+            "pinnableCPUs": set(1, 23), "pinnedCPUs": if cores > 0 { set(1, cores) } else { String::new() },
             "hugepages": [{"size": "2Mi", "total": 4096, "free": 3072}],
         })
     };
@@ -53,24 +70,25 @@ fn create_host(plane: &ControlPlane, name: &str, rack: &str) {
             "cpu": {"model": "AMD EPYC 7443 24-Core Processor", "sockets": 2, "cores": 48, "threads": 96},
             "memory": {"total": "504Gi", "ksm": {"running": true, "owner": "Berth"}},
             "kvm": {"state": "Ready"},
+            "kubelet": {
+                "cpuManagerPolicy": "static", "cpuManagerPolicyOptions": ["full-pcpus-only"],
+                "topologyManagerPolicy": "single-numa-node", "topologyManagerScope": "container",
+                "memoryManagerPolicy": "None", "reservedSystemCPUs": "0,24,48,72",
+            },
         },
-        "zones": [zone(0, 0), zone(1, 24)],
-        "allocations": [{
-            "podUID": "7d3c5f0e-1b2a-4c64-9f7e-3a1d2b4c5d6e", "namespace": "cluster-bank",
-            "pod": "virt-launcher-bank-web-x7k2p", "cpus": "1-4,49-52", "zones": [0],
-        }],
+        "zones": [zone(0, 0, cores), zone(1, 24, 0)],
         "networks": [{
             "name": "trunk", "ready": 1, "pending": 0, "failed": 1, "mtu": 9000,
-            "notReady": [{"tenant": "cluster-shop", "vlan": 131, "state": "Failed", "message": HOSTILE}],
+            "notReady": [{"tenant": "cluster-shop", "vlan": 131, "state": "Failed", "message": texts.message}],
             "trunk": {"state": "Missing", "vlans": "131", "from": ["rack1-b"]},
         }],
-        "neighbors": [{"uplink": "eth1", "chassis": "aa:bb:cc:dd:ee:ff", "systemName": HOSTILE, "port": "Ethernet7"}],
+        "neighbors": [{"uplink": "eth1", "chassis": "aa:bb:cc:dd:ee:ff", "systemName": texts.switch, "port": "Ethernet7"}],
         "changes": [{"what": "hugepages 2Mi zone 1: 0 -> 1024", "result": "Partial", "message": "got 980: memory is fragmented"}],
         "unknown": [{"path": "capabilities.kvm.apiVersion", "reason": "DeviceCgroup"}],
         "conditions": [
             condition("Ready", "True", "Applied", "all changes are applied"),
             condition("VirtualizationReady", "True", "KvmReady", "KVM can run VMs"),
-            condition("TenantNetworksReady", "False", "NetworksFailed", HOSTILE),
+            condition("TenantNetworksReady", "False", "NetworksFailed", texts.message),
         ],
     }});
     patch(plane, &format!("/apis/berth.dev/v1alpha1/infranodes/{name}/status"), &status);
@@ -92,10 +110,10 @@ fn create_tenant(plane: &ControlPlane, name: &str, vlan: u16) {
     plane.kubectl(&["create", "namespace", &format!("cluster-{name}")]).unwrap();
 }
 
-fn create_machine(plane: &ControlPlane, tenant: &str, host: &str) {
+fn create_machine(plane: &ControlPlane, tenant: &str, host: &str, texts: &Texts) {
     let (namespace, name) = (format!("cluster-{tenant}"), format!("{tenant}-web"));
     let domain = json!({
-        "cpu": {"cores": 4, "dedicatedCpuPlacement": true}, "memory": {"guest": "8Gi"}, "devices": {},
+        "cpu": {"cores": 8, "dedicatedCpuPlacement": true}, "memory": {"guest": "8Gi"}, "devices": {},
     });
     let metadata = json!({"name": name, "namespace": namespace, "labels": {"md": "web"}});
     let machine = json!({
@@ -105,24 +123,52 @@ fn create_machine(plane: &ControlPlane, tenant: &str, host: &str) {
     plane.apply(&machine.to_string()).unwrap();
     let instance = json!({
         "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "metadata": metadata,
-        "spec": {"domain": domain},
+        "spec": {"domain": domain, "evictionStrategy": "External"},
         "status": {
             "phase": "Running", "nodeName": host, "interfaces": [{"ipAddress": "10.1.0.5"}],
-            "conditions": [{"type": "Ready", "status": "True"}],
+            "conditions": [{"type": "Ready", "status": "True"}, {"type": "LiveMigratable", "status": "True"}],
         },
     });
     plane.apply(&instance.to_string()).unwrap();
+    create_launcher(plane, &namespace, &name, host);
     let event = json!({
         "apiVersion": "v1", "kind": "Event", "metadata": {"name": format!("{name}.1"), "namespace": namespace},
         "involvedObject": {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "name": name, "namespace": namespace},
-        "type": "Warning", "reason": "SyncFailed", "message": HOSTILE, "firstTimestamp": TIME, "lastTimestamp": TIME, "count": 3,
+        "type": "Warning", "reason": "SyncFailed", "message": texts.message, "firstTimestamp": TIME, "lastTimestamp": TIME, "count": 3,
         "source": {"component": "virt-handler"},
     });
     plane.apply(&event.to_string()).unwrap();
 }
 
-/// Creates the kinds and the objects.
-pub(crate) fn create_objects(plane: &ControlPlane) {
+/// Creates the launcher pod of a VM, and the report of its allocation.
+fn create_launcher(plane: &ControlPlane, namespace: &str, vm: &str, host: &str) {
+    let account = json!({"apiVersion": "v1", "kind": "ServiceAccount",
+        "metadata": {"name": "default", "namespace": namespace}});
+    plane.apply(&account.to_string()).unwrap();
+    let name = format!("virt-launcher-{vm}-x7k2p");
+    let resources = json!({"cpu": "8", "memory": "8704Mi"});
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": name, "namespace": namespace,
+            "labels": {"kubevirt.io": "virt-launcher", "vm.kubevirt.io/name": vm}},
+        "spec": {
+            "nodeName": host, "automountServiceAccountToken": false, "schedulerName": "berth-scheduler",
+            "containers": [{"name": "compute", "image": "launcher",
+                "resources": {"requests": resources, "limits": resources}}],
+        },
+    });
+    plane.apply(&pod.to_string()).unwrap();
+    let running = json!({"status": {"phase": "Running"}});
+    patch(plane, &format!("/api/v1/namespaces/{namespace}/pods/{name}/status"), &running);
+    let pod = plane.get_json(&["pod", "-n", namespace, &name]).unwrap();
+    let allocations = json!({"status": {"allocations": [{
+        "podUID": pod["metadata"]["uid"], "namespace": namespace, "pod": name, "cpus": "1-4,49-52", "zones": [0],
+    }]}});
+    patch(plane, &format!("/apis/berth.dev/v1alpha1/infranodes/{host}/status"), &allocations);
+}
+
+/// Creates the kinds, two hosts, and two tenants with a VM each.
+pub(crate) fn create_objects(plane: &ControlPlane, texts: &Texts) {
     plane.deploy(&["components/console/rbac.yaml"]).unwrap();
     plane.define_machine_deployments().unwrap();
     plane
@@ -132,12 +178,38 @@ pub(crate) fn create_objects(plane: &ControlPlane) {
         ])
         .unwrap();
     for (host, rack) in [("rack1-a", "r1"), ("rack2-a", "r2")] {
-        create_host(plane, host, rack);
+        create_host(plane, host, rack, 4, texts);
     }
     for (tenant, vlan, host) in [("bank", 120, "rack1-a"), ("shop", 131, "rack2-a")] {
         create_tenant(plane, tenant, vlan);
-        create_machine(plane, tenant, host);
+        create_machine(plane, tenant, host, texts);
     }
+}
+
+/// Creates further hosts in the racks, for pictures.
+pub(crate) fn create_racks(plane: &ControlPlane, texts: &Texts) {
+    for (at, letter) in (0..).zip(["b", "c", "d", "e"]) {
+        for rack in 1..=2 {
+            let host = format!("rack{rack}-{letter}");
+            create_host(plane, &host, &format!("r{rack}"), (at * 7 + rack * 5) % 23, texts);
+            patch(plane, &format!("/apis/berth.dev/v1alpha1/infranodes/{host}/status"), &healthy());
+        }
+    }
+}
+
+/// Returns a status without faults.
+fn healthy() -> Value {
+    json!({"status": {
+        "networks": [{
+            "name": "trunk", "ready": 2, "pending": 0, "failed": 0, "mtu": 9000, "trunk": {"state": "Verified"},
+        }],
+        "changes": [],
+        "conditions": [
+            condition("Ready", "True", "Applied", "all changes are applied"),
+            condition("VirtualizationReady", "True", "KvmReady", "KVM can run VMs"),
+            condition("TenantNetworksReady", "True", "Applied", ""),
+        ],
+    }})
 }
 
 /// Creates a user of the tenant `bank`, and returns a token of this user.
