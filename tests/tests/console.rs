@@ -40,8 +40,9 @@ const PAGES: [(&str, &str); 7] = [
     ("/networks", "trunk"),
 ];
 
-/// Pages with simulations, which receive no changes, with a text that they show.
-const SIMULATIONS: [(&str, &str); 2] = [
+/// Pages that receive no changes, with a text that they show.
+const OTHER_PAGES: [(&str, &str); 3] = [
+    ("/tenants/bank/create", "Number of machines"),
     ("/hosts/rack1-a/drain", "cluster-bank/bank-web"),
     ("/vms/cluster-bank/bank-web/why", "It changes no object"),
 ];
@@ -91,7 +92,7 @@ impl Console {
 }
 
 fn all_pages() -> impl Iterator<Item = (&'static str, &'static str)> {
-    PAGES.into_iter().chain(SIMULATIONS)
+    PAGES.into_iter().chain(OTHER_PAGES)
 }
 
 fn start_browser(width: u32, has_scripts: bool) -> Browser {
@@ -165,6 +166,7 @@ fn console_works_in_a_browser() {
     updates_can_be_stopped(&console, &browser);
     keyboard_is_sufficient(&console, &browser);
     pages_work_without_scripts(&console);
+    machines_are_created_with_a_form(&console);
     user_of_a_tenant_sees_only_the_tenant(&console, &tenant_token);
     forms_and_cookies_cannot_be_reused(&console, &browser);
 }
@@ -401,6 +403,49 @@ fn pages_work_without_scripts(console: &Console) {
     assert!(browser.is_visible("#host-rack1-a").unwrap());
 }
 
+fn machines_are_created_with_a_form(console: &Console) {
+    for has_scripts in [true, false] {
+        let browser = start_browser(WIDTHS[1], has_scripts);
+        console.sign_in(&browser, ADMIN_TOKEN);
+        console.open(&browser, "/tenants/bank");
+        browser.click("a[href='/tenants/bank/create']").unwrap();
+        browser.fill("#replicas", "-1").unwrap();
+        browser.fill("#name", "web").unwrap();
+        if !has_scripts {
+            browser.click("#create button").unwrap();
+        }
+        let result = |text: &'static str| {
+            move |browser: &Browser| Ok(browser.text("#preview")?.contains(text))
+        };
+        browser.press(Key::Tab).unwrap();
+        browser.wait("the number is refused", result("replicas: Use a number")).unwrap();
+        let name = if has_scripts { "web" } else { "db" };
+        browser.fill("#name", name).unwrap();
+        browser.fill("#replicas", "3").unwrap();
+        if has_scripts {
+            // The YAML follows the form.
+            browser.press(Key::Tab).unwrap();
+        } else {
+            browser.click("#create button").unwrap();
+        }
+        browser.wait("the API server accepts it", result("replicas: 3")).unwrap();
+        let created = console.plane.get_json(&["machinedeployment", "-n", "cluster-bank", name]);
+        assert!(created.is_err(), "the dry run has created {name}");
+        browser.click("#preview button").unwrap();
+        let is_open = |browser: &Browser| Ok(browser.url()?.ends_with("/tenants/bank"));
+        browser.wait("the tenant is open", is_open).unwrap();
+        let created = console.plane.get_json(&["machinedeployment", "-n", "cluster-bank", name]);
+        assert_eq!(created.unwrap()["spec"]["replicas"], 3);
+        let is_shown = |browser: &Browser| {
+            browser.run("location.reload();", Vec::new())?;
+            Ok(browser.text("#view")?.contains("0 of 3 ready"))
+        };
+        browser.wait("the tenant shows the MachineDeployment", is_shown).unwrap();
+    }
+    let log = std::fs::read_to_string(console.plane.folder().join("console.log")).unwrap();
+    assert_eq!(log.matches("audit: created a MachineDeployment").count(), 2, "{log}");
+}
+
 fn user_of_a_tenant_sees_only_the_tenant(console: &Console, token: &str) {
     let browser = start_browser(WIDTHS[1], true);
     console.sign_in(&browser, token);
@@ -427,6 +472,8 @@ fn user_of_a_tenant_sees_only_the_tenant(console: &Console, token: &str) {
         console.open(&browser, path);
         assert_eq!(browser.text("h1").unwrap(), "Not found", "{path}");
     }
+    console.open(&browser, "/tenants/bank/create");
+    assert!(browser.text("main").unwrap().contains("You have no permission to create"));
     // The simulation needs all objects, which this user may not list.
     console.open(&browser, "/vms/cluster-bank/bank-web/why");
     assert!(browser.text("main").unwrap().contains("you have no permission to list"));

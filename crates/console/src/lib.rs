@@ -12,6 +12,7 @@ mod headers;
 mod host_check;
 mod identity;
 mod keyed_limit;
+mod new_deployment;
 mod objects;
 mod pages;
 mod query;

@@ -9,7 +9,9 @@ use axum::extract::FromRequestParts;
 use axum::http::Method;
 use axum::http::header::{HOST, HeaderMap, ORIGIN};
 use axum::http::request::Parts;
+use berth_api::TenantCluster;
 use berth_runtime::cli::text::error_chain;
+use berth_views::Kind;
 
 use crate::error::PageError;
 use crate::objects::visible::Visible;
@@ -49,18 +51,30 @@ impl SignedIn {
     /// Returns the objects that the user may see. If the API server does not accept the credential any more, the session ends.
     pub(crate) async fn visible(&self, console: &Console) -> Result<Visible, PageError> {
         let namespaces = console.store.namespaces();
-        let error = match self.session.rights.visible(&namespaces).await {
-            Ok(visible) => return Ok(visible),
-            Err(error) => error,
-        };
-        Err(match error {
+        let visible = self.session.rights.visible(&namespaces).await;
+        visible.map_err(|error| self.rights_error(console, &error))
+    }
+
+    /// Returns true if the user may create MachineDeployments of a tenant.
+    pub(crate) async fn may_create_machines(
+        &self,
+        console: &Console,
+        tenant: &str,
+    ) -> Result<bool, PageError> {
+        let namespace = TenantCluster::namespace_of(tenant);
+        let permitted = self.session.rights.may_create(Kind::MachineDeployment, &namespace).await;
+        permitted.map_err(|error| self.rights_error(console, &error))
+    }
+
+    fn rights_error(&self, console: &Console, error: &RightsError) -> PageError {
+        match error {
             RightsError::SignedOut => self.end_session(console),
             RightsError::Unavailable(_) => {
-                let error = error_chain(&error);
+                let error = error_chain(error);
                 tracing::warn!(error, "failed to read the permissions of a user");
                 PageError::Unavailable
             }
-        })
+        }
     }
 
     /// Ends the session, because the API server does not accept the credential any more. Returns the answer to the request.

@@ -23,7 +23,7 @@ const REFUSED_TIME: Duration = Duration::from_secs(120);
 /// Number of requests that are sent at the same time.
 const PARALLEL_REVIEWS: usize = 16;
 
-/// Question whether a user may read objects.
+/// Question whether a user may read or create objects.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Question {
     /// Lists all objects of a kind, in all namespaces.
@@ -32,6 +32,8 @@ enum Question {
     ListIn(Kind, String),
     /// Reads one cluster-scoped object.
     Get(Kind, String),
+    /// Creates objects of a kind in a namespace.
+    Create(Kind, String),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -105,6 +107,15 @@ impl Rights {
         Ok(Visible::new(scopes))
     }
 
+    /// Returns true if the user may create objects of a kind in a namespace.
+    pub(crate) async fn may_create(
+        &self,
+        kind: Kind,
+        namespace: &str,
+    ) -> Result<bool, RightsError> {
+        self.is_permitted(&Question::Create(kind, namespace.to_owned())).await
+    }
+
     async fn permitted_namespaces(
         &self,
         kind: Kind,
@@ -153,6 +164,7 @@ impl Rights {
             Question::ListAll(kind) => ("list", kind, None, None),
             Question::ListIn(kind, namespace) => ("list", kind, Some(namespace.clone()), None),
             Question::Get(kind, name) => ("get", kind, None, Some(name.clone())),
+            Question::Create(kind, namespace) => ("create", kind, Some(namespace.clone()), None),
         };
         let [group, version, _, plural] = kind.resource();
         let resource = ResourceAttributes {
@@ -183,7 +195,7 @@ impl Rights {
 /// Returns the namespaces or names of questions about single namespaces or objects.
 fn names_of(questions: Vec<Question>) -> BTreeSet<String> {
     let names = questions.into_iter().filter_map(|question| match question {
-        Question::ListAll(_) => None,
+        Question::ListAll(_) | Question::Create(..) => None,
         Question::ListIn(_, name) | Question::Get(_, name) => Some(name),
     });
     names.collect()
@@ -252,6 +264,7 @@ mod tests {
         for kind in [Kind::InfraNode, Kind::Node, Kind::VirtualMachineInstance, Kind::VlanClaim] {
             assert_eq!(visible.scope(kind), &Scope::Some(BTreeSet::new()), "{kind:?}");
         }
+        assert!(!rights.may_create(Kind::MachineDeployment, "cluster-bank").await.unwrap());
         // The second time, no request is needed.
         let before = count.load(Ordering::SeqCst);
         assert_eq!(rights.visible(&all).await.unwrap(), visible);

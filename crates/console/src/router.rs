@@ -8,7 +8,7 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 
 use crate::error::PageError;
-use crate::handlers::{live, session, simulations, views};
+use crate::handlers::{create, live, session, simulations, views};
 use crate::host_check::check_host;
 use crate::state::Shared;
 use crate::time_limits::{RESPONSE_TIMEOUT, SIMULATION_TIMEOUT, limit_time};
@@ -24,6 +24,7 @@ pub(crate) fn build_router(console: Shared) -> Router {
         .route("/hosts/{host}", get(views::host))
         .route("/tenants", get(views::tenants))
         .route("/tenants/{tenant}", get(views::tenant))
+        .route("/tenants/{tenant}/create", get(create::show_form).post(create::submit))
         .route("/vms", get(views::machines))
         .route("/vms/{namespace}/{name}", get(views::machine))
         .route("/networks", get(views::networks))

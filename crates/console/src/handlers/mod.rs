@@ -1,5 +1,6 @@
 //! Handlers of requests.
 
+pub(crate) mod create;
 pub(crate) mod live;
 mod reads;
 pub(crate) mod session;

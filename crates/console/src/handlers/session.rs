@@ -173,7 +173,7 @@ pub(crate) async fn choose_theme(
 }
 
 /// Returns a redirect that the browser follows with GET.
-fn redirect(path: &str) -> Response {
+pub(super) fn redirect(path: &str) -> Response {
     let mut response = StatusCode::SEE_OTHER.into_response();
     let path = HeaderValue::from_str(path).unwrap_or_else(|_| HeaderValue::from_static("/"));
     response.headers_mut().insert(LOCATION, path);

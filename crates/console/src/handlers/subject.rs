@@ -79,7 +79,10 @@ impl Subject {
             Self::Fleet => matches!(kind, Kind::InfraNode | Kind::Node),
             Self::Host(_) => berth_views::host_detail::KINDS.contains(&kind),
             Self::Machine(_) => machines::KINDS.contains(&kind) || kind == Kind::InfraNode,
-            Self::Tenant(_) => tenants::DETAIL_KINDS.contains(&kind) || kind == Kind::InfraNode,
+            Self::Tenant(_) => {
+                let others = [Kind::InfraNode, Kind::MachineDeployment];
+                tenants::DETAIL_KINDS.contains(&kind) || others.contains(&kind)
+            }
             Self::Rows(kinds) => kinds.contains(&kind),
         }
     }

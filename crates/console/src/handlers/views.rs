@@ -11,6 +11,7 @@ use super::reads;
 use crate::error::PageError;
 use crate::pages::fleet_filter::FleetFilter;
 use crate::pages::layout::{Content, Frame, Html, Section, page};
+use crate::pages::tenant::TenantReads;
 use crate::pages::{fleet, host, machine, machines, networks, tenant, tenants};
 use crate::query::{Fields, is_object_name};
 use crate::requests::SignedIn;
@@ -112,11 +113,14 @@ pub(crate) async fn tenant(
 ) -> Result<Html, PageError> {
     check_names(&[&name])?;
     let namespace = TenantCluster::namespace_of(&name);
-    let quotas = reads::quotas(&user, &namespace).await;
-    let volumes = reads::volumes(&user, &namespace).await;
+    let reads = TenantReads {
+        quotas: reads::quotas(&user, &namespace).await,
+        volumes: reads::volumes(&user, &namespace).await,
+        may_create: user.may_create_machines(&console, &name).await?,
+    };
     let title = name.clone();
     show(&console, user, Section::Tenants, &title, move |snapshot| {
-        tenant::content(snapshot, &name, &quotas, &volumes)
+        tenant::content(snapshot, &name, &reads)
     })
     .await
 }

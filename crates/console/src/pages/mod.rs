@@ -1,6 +1,7 @@
 //! HTML of the pages, computed from rows of `berth-views`. All texts of objects are escaped by the templates.
 
 mod cpu_map;
+pub(crate) mod create;
 pub(crate) mod fleet;
 pub(crate) mod fleet_filter;
 pub(crate) mod host;

@@ -180,7 +180,12 @@ pub(super) fn host_link(name: &str) -> Markup {
 }
 
 pub(super) fn tenant_link(name: &str) -> Markup {
-    html! { a href={ "/tenants/" (segment(name)) } { (name) } }
+    html! { a href=(tenant_path(name)) { (name) } }
+}
+
+/// Returns the path of the page of a tenant.
+pub(super) fn tenant_path(name: &str) -> String {
+    format!("/tenants/{}", segment(name))
 }
 
 pub(super) fn machine_link(name: &ObjectName) -> Markup {

@@ -1,26 +1,32 @@
 //! One tenant.
 
+use std::sync::Arc;
+
 use berth_api::VlanId;
 use berth_api::infra_node::{NetworkStatus, TenantNetworkStatus};
 use berth_views::tenants::{self, TenantDetail};
-use berth_views::{Severity, Snapshot};
+use berth_views::{DeploymentFields, ObjectName, Severity, Snapshot};
 use maud::{Markup, html};
 
 use super::layout::Content;
 use super::machines::machine_table;
 use super::parts::{
     badge, condition_table, excerpt, facts, host_link, issue_list, known, notices, table,
+    tenant_path,
 };
 use super::reads::{QuotaRow, Read, VolumeRow, quota_section, volume_section};
 use super::tenants::{network_id, state};
 
+/// Objects and permissions that the page of a tenant reads with the credential of the user.
+pub(crate) struct TenantReads {
+    pub(crate) quotas: Arc<Read<QuotaRow>>,
+    pub(crate) volumes: Arc<Read<VolumeRow>>,
+    /// True if the user may create MachineDeployments of the tenant.
+    pub(crate) may_create: bool,
+}
+
 /// Returns the page of a tenant; `None` if the user sees no such tenant.
-pub(crate) fn content(
-    snapshot: &Snapshot,
-    name: &str,
-    quotas: &Read<QuotaRow>,
-    volumes: &Read<VolumeRow>,
-) -> Option<Content> {
+pub(crate) fn content(snapshot: &Snapshot, name: &str, reads: &TenantReads) -> Option<Content> {
     let detail = tenants::detail(snapshot, name)?;
     let row = &detail.row;
     let view = html! {
@@ -39,12 +45,41 @@ pub(crate) fn content(
             (prefixes(&detail))
         }
         section { h2 { "Trunk by host" } (trunk_matrix(snapshot, &detail)) }
+        section {
+            h2 { "MachineDeployments" }
+            @if reads.may_create { p { a href={ (tenant_path(name)) "/create" } { "Create machines" } } }
+            (deployment_table(snapshot, &row.namespace))
+        }
         section { h2 { "Machines" } (machine_table(&detail.machine_rows, "The tenant has no machines that you may see.")) }
         section { h2 { "Conditions" } (condition_table(&detail.conditions)) }
-        (quota_section(quotas))
-        (volume_section(volumes))
+        (quota_section(&reads.quotas))
+        (volume_section(&reads.volumes))
     };
     Some(Content { form: None, view })
+}
+
+/// Returns the MachineDeployments in the namespace of the tenant, with the conditions that are not true.
+fn deployment_table(snapshot: &Snapshot, namespace: &str) -> Markup {
+    let own = snapshot.deployments.iter().filter(|(name, _)| name.namespace == namespace);
+    let row = |(name, fields): (&ObjectName, &DeploymentFields)| {
+        let is_ready = fields.ready >= fields.desired;
+        let severity = if is_ready { Severity::Ok } else { Severity::Warning };
+        let faults = fields.conditions.iter().filter(|one| one.status != "True");
+        html! {
+            tr {
+                th scope="row" { (name.name) }
+                td { (badge(severity, format!("{} of {} ready", fields.ready, fields.desired))) }
+                td {
+                    @for fault in faults {
+                        p { (fault.type_) ": " (fault.reason) ": " (excerpt(&fault.message)) }
+                    }
+                }
+            }
+        }
+    };
+    let rows: Vec<Markup> = own.map(row).collect();
+    let empty = "The tenant has no MachineDeployments that you may see.";
+    table("MachineDeployments", &["Name", "Machines", "Conditions"], &rows, empty)
 }
 
 fn prefixes(detail: &TenantDetail) -> Markup {
