@@ -1,7 +1,5 @@
 //! Simulations of the web console, with the engine of `plan` on the state that a user may list.
 
-use std::collections::BTreeSet;
-
 use berth_console::{
     BlockedVm, DrainReport, DrainStep, MoveKind, PlacementReport, Ranking, Refusal, SimulatedMove,
     SimulationError, Simulator,
@@ -10,6 +8,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use tokio::runtime::Handle;
 
+use super::input::ReplacedObjects;
 use super::live::{ListError, Listing, ListingError, list_items_with_client};
 use crate::evacuation::reason::EvacuationReason;
 use crate::fleet::Fleet;
@@ -76,7 +75,7 @@ impl ClusterSimulator {
         is_drain: bool,
         command: impl FnOnce() -> String,
     ) -> Result<Fleet, SimulationError> {
-        let (mut problems, replaced) = (Vec::new(), BTreeSet::new());
+        let (mut problems, replaced) = (Vec::new(), ReplacedObjects::default());
         let max_objects = self.max_objects;
         let listing = Listing { is_drain, has_tenants: false, replaced: &replaced, max_objects };
         let listed = list_items_with_client(client, &listing, &mut problems);
