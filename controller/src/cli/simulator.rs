@@ -1,8 +1,9 @@
 //! Simulations of the web console, with the engine of `plan` on the state that a user may list.
 
+use berth_api::Problem;
 use berth_console::{
     BlockedVm, DrainReport, DrainStep, MoveKind, PlacementReport, Ranking, Refusal, SimulatedMove,
-    SimulationError, Simulator,
+    SimulatedPlacement, SimulationError, Simulator,
 };
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
@@ -13,12 +14,14 @@ use super::live::{ListError, Listing, ListingError, list_items_with_client};
 use crate::evacuation::reason::EvacuationReason;
 use crate::fleet::Fleet;
 use crate::plan::{
-    self, Chosen, DrainResult, HostRefusal, MovedVm, Placement, PlanOptions, ReplacedVm,
-    explain_placement,
+    self, Chosen, DrainResult, Explanation, HostRefusal, MovedVm, Placement, PlanOptions,
+    ReplacedVm, explain_placement,
 };
 
 /// Maximum number of objects of a simulation. Each may need 10 KB, and the console has a memory limit.
 const MAX_OBJECTS: usize = 50_000;
+/// Maximum number of problems that are reported for a VM that the engine left out.
+const MAX_PROBLEMS: usize = 10;
 
 /// Simulator of a live cluster.
 #[derive(Debug)]
@@ -42,8 +45,7 @@ impl Simulator for ClusterSimulator {
         if !drain.is_known {
             return Err(SimulationError::Unknown("the agent of the host does not report"));
         }
-        let problems = plan.problems.iter().map(ToString::to_string).collect();
-        Ok(DrainReport { problems, ..drain_report(drain) })
+        Ok(DrainReport { problems: texts(&plan.problems), ..drain_report(drain) })
     }
 
     fn explain(
@@ -54,16 +56,22 @@ impl Simulator for ClusterSimulator {
     ) -> Result<PlacementReport, SimulationError> {
         let vm = format!("{namespace}/{name}");
         let fleet = self.read_fleet(client, false, || format!("kubectl berth why {vm}"))?;
-        let placement = explain_placement(&fleet, &vm);
-        let placement = placement.ok_or(SimulationError::Unknown("the machine is switched off"))?;
-        Ok(match placement {
-            Placement::Placed(chosen) => PlacementReport::Placed(ranking(chosen)),
-            Placement::Pending(chosen) => PlacementReport::Pending(ranking(chosen)),
-            Placement::Unplaced(unplaced) => PlacementReport::Unplaced {
+        let Explanation { placement, mut problems } = explain_placement(&fleet, &vm);
+        problems.sort_by_key(|problem| !is_problem_of_vm(problem, namespace, name));
+        let mut problems = texts(&problems);
+        let Some(placement) = placement else {
+            problems.truncate(MAX_PROBLEMS);
+            return Err(SimulationError::NotPlaced { problems });
+        };
+        let placement = match placement {
+            Placement::Placed(chosen) => SimulatedPlacement::Placed(ranking(chosen)),
+            Placement::Pending(chosen) => SimulatedPlacement::Pending(ranking(chosen)),
+            Placement::Unplaced(unplaced) => SimulatedPlacement::Unplaced {
                 refusals: unplaced.refusals.into_iter().map(refusal).collect(),
                 remedy: unplaced.remedy,
             },
-        })
+        };
+        Ok(PlacementReport { placement, problems })
     }
 }
 
@@ -92,6 +100,16 @@ impl ClusterSimulator {
             },
         })
     }
+}
+
+fn texts(problems: &[Problem]) -> Vec<String> {
+    problems.iter().map(ToString::to_string).collect()
+}
+
+/// Returns true if a problem is about the objects of a VM: its VirtualMachine, its VirtualMachineInstance or its launcher pod.
+fn is_problem_of_vm(problem: &Problem, namespace: &str, name: &str) -> bool {
+    problem.object.ends_with(&format!(" {namespace}/{name}"))
+        || problem.object.starts_with(&format!("Pod {namespace}/virt-launcher-{name}-"))
 }
 
 fn drain_report(drain: DrainResult) -> DrainReport {
@@ -166,22 +184,54 @@ mod tests {
 
     use hyper::{Request, Response};
     use kube::client::Body;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::evacuation::reason::ReplacementCause;
 
-    /// Simulates a drain with a simulated API server, which gives the same answer to all requests.
-    async fn drain(code: u16, answer: &serde_json::Value) -> Result<DrainReport, SimulationError> {
-        let answer = answer.to_string();
-        let service = tower::service_fn(move |_: Request<Body>| {
-            let response = Response::builder().status(code);
-            let response = response.body(Body::from(answer.clone().into_bytes())).unwrap();
+    /// Runs a simulation with a simulated API server. `answer` returns the status code and the body for the path of a
+    /// request.
+    async fn simulate<T: Send + 'static>(
+        answer: impl Fn(&str) -> (u16, Value) + Send + 'static,
+        run: impl FnOnce(&ClusterSimulator, &Client) -> T + Send + 'static,
+    ) -> T {
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let (code, body) = answer(request.uri().path());
+            let body = Body::from(body.to_string().into_bytes());
+            let response = Response::builder().status(code).body(body).unwrap();
             async move { Ok::<_, Infallible>(response) }
         });
         let client = Client::new(service, "default");
         let simulator = ClusterSimulator { max_objects: 2000 };
-        tokio::task::spawn_blocking(move || simulator.drain(&client, "rack1-a")).await.unwrap()
+        tokio::task::spawn_blocking(move || run(&simulator, &client)).await.unwrap()
+    }
+
+    /// Simulates a drain. The API server gives the same answer to all requests.
+    async fn drain(code: u16, answer: &Value) -> Result<DrainReport, SimulationError> {
+        let answer = answer.clone();
+        let answer = move |_: &str| (code, answer.clone());
+        simulate(answer, |simulator, client| simulator.drain(client, "rack1-a")).await
+    }
+
+    /// Explains the placement of the VM `a/vm`, with this VirtualMachine and no host.
+    async fn explain(machine: Value, code: u16) -> Result<PlacementReport, SimulationError> {
+        let answer = move |path: &str| match path.rsplit('/').next() {
+            Some("virtualmachines") if code == 200 => {
+                (200, json!({"metadata": {}, "items": [machine.clone()]}))
+            }
+            Some("virtualmachines") => {
+                let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
+                    "message": "no", "reason": "No", "code": code});
+                (code, status)
+            }
+            _ => (200, json!({"metadata": {}, "items": []})),
+        };
+        simulate(answer, |simulator, client| simulator.explain(client, "a", "vm")).await
+    }
+
+    fn machine(domain: Value) -> Value {
+        json!({"metadata": {"namespace": "a", "name": "vm"},
+            "spec": {"runStrategy": "Always", "template": {"spec": {"domain": domain}}}})
     }
 
     #[tokio::test]
@@ -199,6 +249,41 @@ mod tests {
         assert!(matches!(drain(500, &status(500)).await, Err(SimulationError::Unavailable(_))));
         let empty = json!({"metadata": {}, "items": []});
         assert!(matches!(drain(200, &empty).await, Err(SimulationError::Unknown(_))));
+    }
+
+    #[tokio::test]
+    async fn reasons_for_a_missing_placement_are_reported() {
+        let memory = json!({"guest": "1Gi"});
+        let complete = machine(json!({"cpu": {"cores": 1}, "memory": memory, "devices": {}}));
+        let report = explain(complete.clone(), 200).await.unwrap();
+        assert!(matches!(report.placement, SimulatedPlacement::Unplaced { .. }), "{report:?}");
+        // A VM whose launcher pod cannot be predicted.
+        let cpu = json!({"isolateEmulatorThread": true});
+        let invalid = machine(json!({"cpu": cpu, "memory": memory, "devices": {}}));
+        for (machine, code, part) in
+            [(invalid, 200, " a/vm: "), (complete, 403, "virtualmachines: cannot be listed")]
+        {
+            match explain(machine, code).await {
+                Err(SimulationError::NotPlaced { problems }) => {
+                    assert!(problems[0].contains(part), "{part}: {problems:?}");
+                }
+                other => panic!("{part}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn problems_of_the_vm_are_recognized() {
+        for (object, expected) in [
+            ("VirtualMachine a/vm", true),
+            ("Pod a/virt-launcher-vm-x7k2p", true),
+            ("VirtualMachine b/a/vm", false),
+            ("VirtualMachine a/vm-2", false),
+            ("Pod a/virt-launcher-v-x7k2p", false),
+        ] {
+            let problem = Problem::new(object, "", "", "is invalid");
+            assert_eq!(is_problem_of_vm(&problem, "a", "vm"), expected, "{object}");
+        }
     }
 
     #[tokio::test]

@@ -29,7 +29,7 @@ pub use spread::{ControlPlaneDomain, ControlPlanes};
 pub use table::render;
 pub use unplaced::{HostRefusal, UnplacedVm};
 pub use usage::{HostUsage, ResourceUsage, ZoneUsage};
-pub use why::{Chosen, Placement, RankedHost, explain_placement};
+pub use why::{Chosen, Explanation, Placement, RankedHost, explain_placement};
 pub use why_table::{render_drain, render_placement};
 
 use build::Simulation;

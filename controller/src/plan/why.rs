@@ -9,11 +9,21 @@ use super::build::{PendingVm, Simulation};
 use super::placed_vm::PlacedVm;
 use super::unplaced::{HostRefusal, UnplacedVm, explain};
 use crate::fleet::Fleet;
+use berth_api::Problem;
 
 /// Maximum number of hosts that are listed with their points.
 const MAX_RANKED_HOSTS: usize = 5;
 
-/// Explanation of the placement of one VM.
+/// Placement of one VM, and the problems of all objects.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Explanation {
+    /// `None` if the fleet has no such VM that runs or should run, or if the VM is left out because of a problem.
+    pub placement: Option<Placement>,
+    /// Problems of the objects, also of those that are left out.
+    pub problems: Vec<Problem>,
+}
+
+/// Placement of one VM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase", tag = "state")]
 pub enum Placement {
@@ -48,17 +58,16 @@ pub struct RankedHost {
 }
 
 /// Explains the placement of the VM or the pod with this namespace and name. Other pending VMs are not placed before it.
-/// Returns `None` if the fleet has no such VM that runs or should run.
 #[must_use]
-pub fn explain_placement(fleet: &Fleet, name: &str) -> Option<Placement> {
+pub fn explain_placement(fleet: &Fleet, name: &str) -> Explanation {
     let mut simulation = Simulation::build(fleet, None);
+    let problems = std::mem::take(&mut simulation.problems);
     let pending = std::mem::take(&mut simulation.pending);
-    if let Some(vm) = pending.into_iter().find(|vm| vm.name == name) {
-        return Some(simulation.explain_pending(fleet, &vm));
-    }
-    let (uid, _) = simulation.pod_names.iter().find(|(_, vm)| *vm == name)?;
-    let uid = uid.clone();
-    simulation.explain_placed(fleet, name, &uid)
+    let placement = match pending.into_iter().find(|vm| vm.name == name) {
+        Some(vm) => Some(simulation.explain_pending(fleet, &vm)),
+        None => simulation.explain_placed(fleet, name),
+    };
+    Explanation { placement, problems }
 }
 
 impl Simulation {
@@ -77,15 +86,18 @@ impl Simulation {
         }
     }
 
-    fn explain_placed(&mut self, fleet: &Fleet, name: &str, uid: &str) -> Option<Placement> {
-        let host = self.engine.host_of_pod(uid)?;
-        let request = self.engine.pods_on_host(host).find(|request| request.uid() == uid)?.clone();
+    fn explain_placed(&mut self, fleet: &Fleet, name: &str) -> Option<Placement> {
+        let (uid, _) = self.pod_names.iter().find(|(_, vm)| *vm == name)?;
+        let uid: Arc<str> = Arc::from(uid.as_str());
+        let host = self.engine.host_of_pod(&uid)?;
+        let request =
+            self.engine.pods_on_host(host).find(|request| request.uid() == &*uid)?.clone();
         let vm = PendingVm { name: name.to_owned(), request };
         let minimum = self.engine.control_plane_spread().minimum();
         let placed = self.placed_vm(&vm, host, minimum);
         // The hosts are compared as if the VM were not on its host.
-        self.engine.remove_pod(uid);
-        self.engine.remove_allocations(host, &[Arc::from(uid)]);
+        self.engine.remove_pod(&uid);
+        self.engine.remove_allocations(host, &[uid]);
         let (ranked, accepting) = self.ranked_hosts(&vm);
         let refusals = explain(fleet, &self.engine, &vm).refusals;
         Some(Placement::Placed(Chosen { placed, ranked, accepting, refusals }))

@@ -36,5 +36,5 @@ pub use run::run;
 pub use settings::{Settings, SettingsError, Transport};
 pub use simulation::{
     BlockedVm, DrainReport, DrainStep, MoveKind, PlacementReport, Ranking, Refusal, SimulatedMove,
-    SimulationError, Simulator,
+    SimulatedPlacement, SimulationError, Simulator,
 };

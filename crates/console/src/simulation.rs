@@ -15,7 +15,7 @@ pub trait Simulator: Send + Sync {
     /// Explains the host of a VM, or the reasons why no host accepts it. It changes no object.
     ///
     /// # Errors
-    /// Returns the reason why the state of the cluster is not known.
+    /// Returns the reason why the state of the cluster is not known, or why the engine left the VM out.
     fn explain(
         &self,
         client: &Client,
@@ -39,6 +39,12 @@ pub enum SimulationError {
     /// The engine does not know the object.
     #[error("the engine does not know this object: {0}")]
     Unknown(&'static str),
+    /// The VM is switched off, or the engine left it out because of a problem.
+    #[error("the engine left this VM out")]
+    NotPlaced {
+        /// First problems of objects, those of the VM before all others.
+        problems: Vec<String>,
+    },
     /// The state of the cluster would need too much memory.
     #[error("the cluster has too many objects for the console: use `{command}`")]
     TooLarge {
@@ -130,9 +136,18 @@ pub struct DrainStep {
     pub is_blocked: bool,
 }
 
+/// Placement of a VM, and the problems that may make it wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlacementReport {
+    /// Placement of the VM.
+    pub placement: SimulatedPlacement,
+    /// Problems of objects, which may make the result wrong.
+    pub problems: Vec<String>,
+}
+
 /// Placement of a VM.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PlacementReport {
+pub enum SimulatedPlacement {
     /// The VM is on a host.
     Placed(Ranking),
     /// The VM has no host yet, and a host accepts it.

@@ -18,7 +18,7 @@ use super::read::{Session, read_objects, snapshot_of};
 use super::state::StateSources;
 use super::target::{TargetError, find_machine};
 use crate::fleet::{Fleet, FleetItem};
-use crate::plan::{Placement, explain_placement, render_placement};
+use crate::plan::{Explanation, Placement, explain_placement, render_placement};
 
 /// Explain where a machine is and why, or why it does not run
 ///
@@ -66,9 +66,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let (placement, problems) = match fleet {
         Ok(fleet) => {
             let name = name.to_string();
-            let own = |problem: &&Problem| problem.object.ends_with(&format!(" {name}"));
-            let problems = fleet.problems.iter().filter(own).cloned().collect();
-            (explain_placement(&fleet, &name), problems)
+            let Explanation { placement, mut problems } = explain_placement(&fleet, &name);
+            problems.retain(|problem| problem.object.ends_with(&format!(" {name}")));
+            (placement, problems)
         }
         Err(failure) => {
             let text = format!("{PROGRAM}: the hosts are not compared: {:#}", failure.error);

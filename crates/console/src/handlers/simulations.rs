@@ -25,8 +25,8 @@ pub(crate) async fn drain(
 ) -> Result<Html, PageError> {
     check_names(&[&name])?;
     let host = name.clone();
-    let is_visible = move |snapshot: &Snapshot| hosts::find_without_vms(snapshot, &host).is_some();
-    check_visible(&console, &user, is_visible).await?;
+    let find = move |snapshot: &Snapshot| hosts::find_without_vms(snapshot, &host).map(drop);
+    find_visible(&console, &user, find).await?;
     let host = name.clone();
     let run = move |simulator: &dyn Simulator, client: &Client| simulator.drain(client, &host);
     let simulated = simulate(&console, &user, run).await?;
@@ -45,8 +45,8 @@ pub(crate) async fn placement(
     check_names(&[&namespace, &name])?;
     let object = ObjectName::new(namespace, name);
     let machine = object.clone();
-    let is_visible = move |snapshot: &Snapshot| machines::find(snapshot, &machine).is_some();
-    check_visible(&console, &user, is_visible).await?;
+    let find = move |snapshot: &Snapshot| Some(machines::find(snapshot, &machine)?.state);
+    let state = find_visible(&console, &user, find).await?;
     let ObjectName { namespace, name } = object.clone();
     let run = move |simulator: &dyn Simulator, client: &Client| {
         simulator.explain(client, &namespace, &name)
@@ -54,19 +54,18 @@ pub(crate) async fn placement(
     let simulated = simulate(&console, &user, run).await?;
     tracing::info!(user = user.session.user, machine = %object, "explained a placement");
     let title = format!("Placement of {}", object.name);
-    let content = placement_content(&object, &simulated);
+    let content = placement_content(&object, state, &simulated);
     Ok(Html(page(&frame(&console, &user, Section::Machines, &title, false), &content)))
 }
 
-/// Returns an error if the user does not see the object of a page, before anything is simulated.
-async fn check_visible(
+/// Finds the object of a page, before anything is simulated. Returns an error if the user does not see the object.
+async fn find_visible<T: Send + 'static>(
     console: &Console,
     user: &SignedIn,
-    is_visible: impl FnOnce(&Snapshot) -> bool + Send + 'static,
-) -> Result<(), PageError> {
+    find: impl FnOnce(&Snapshot) -> Option<T> + Send + 'static,
+) -> Result<T, PageError> {
     let visible = user.visible(console).await?;
-    let is_visible = console.render(&user.session, visible, is_visible).await?;
-    if is_visible { Ok(()) } else { Err(PageError::NotFound) }
+    console.render(&user.session, visible, find).await?.ok_or(PageError::NotFound)
 }
 
 /// Runs a simulation. Only one runs at a time, because each needs a copy of all objects, and a user can have only one that

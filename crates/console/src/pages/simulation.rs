@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use berth_views::machines::MachineState;
 use berth_views::{ObjectName, Severity};
 use maud::{Markup, html};
 
@@ -11,8 +12,11 @@ use super::parts::{
 };
 use crate::simulation::{
     BlockedVm, DrainReport, DrainStep, MoveKind, PlacementReport, Ranking, Refusal, SimulatedMove,
-    SimulationError,
+    SimulatedPlacement, SimulationError,
 };
+
+/// Consequence of problems of objects.
+const WRONG_RESULT: &str = "The result may be wrong because of them.";
 
 /// A simulation and the time at which its state was read.
 pub(crate) struct Simulated<T> {
@@ -33,16 +37,25 @@ pub(crate) fn drain_content(host: &str, simulated: &Simulated<DrainReport>) -> C
     Content { form: None, view }
 }
 
-/// Returns the page with the explanation of the placement of a VM.
+/// Returns the page with the explanation of the placement of a VM in this state.
 pub(crate) fn placement_content(
     name: &ObjectName,
+    state: MachineState,
     simulated: &Simulated<PlacementReport>,
 ) -> Content {
     let path = machine_path(name);
     let view = html! {
         (introduction(&path, &name.name, &format!("{path}/why"), &simulated.time))
         @match &simulated.result {
-            Err(reason) => { p .failure { "Not explained: " (reason.to_string()) "." } }
+            Err(SimulationError::NotPlaced { .. }) if state == MachineState::Stopped => {
+                p .warning { "Not explained: the machine is switched off. Start it with spec.runStrategy." }
+            }
+            Err(reason) => {
+                p .failure { "Not explained: " (reason.to_string()) "." }
+                @if let SimulationError::NotPlaced { problems } = reason {
+                    (problem_section(problems, "The engine may have left the VM out because of them."))
+                }
+            }
             Ok(report) => { (placement(report)) }
         }
     };
@@ -89,7 +102,7 @@ fn drain(host: &str, report: &DrainReport) -> Markup {
             section { h2 { "First reasons of the controller" } (decision_table(&report.decisions)) }
         }
         section { h2 { "Hosts that receive VMs" } (target_table(&report.moves)) }
-        (problem_section(&report.problems))
+        (problem_section(&report.problems, WRONG_RESULT))
         section {
             h2 { "To drain the host" }
             p { code { "kubectl drain " (host) " --ignore-daemonsets --delete-emptydir-data" } }
@@ -160,12 +173,12 @@ fn target_table(moves: &[SimulatedMove]) -> Markup {
     table("Hosts that receive VMs", &["Host", "VMs"], &rows, "No host receives a VM.")
 }
 
-fn problem_section(problems: &[String]) -> Markup {
+fn problem_section(problems: &[String], consequence: &str) -> Markup {
     html! {
         @if !problems.is_empty() {
             section {
                 h2 { "Problems of objects" }
-                p { "The result may be wrong because of them." }
+                p { (consequence) }
                 ul { @for problem in problems { li .warning { (excerpt(problem)) } } }
             }
         }
@@ -173,23 +186,29 @@ fn problem_section(problems: &[String]) -> Markup {
 }
 
 fn placement(report: &PlacementReport) -> Markup {
-    match report {
-        PlacementReport::Placed(ranking) => html! {
-            p { (badge(Severity::Ok, "The VM is on a host")) }
-            (ranking_sections(ranking))
-            @if ranking.best.first().is_some_and(|(best, _)| *best != ranking.host) {
-                p { "The best host differs from the host of the VM: free resources have changed since it was placed. Running VMs stay on their hosts." }
+    let (severity, verdict) = match &report.placement {
+        SimulatedPlacement::Placed(_) => (Severity::Ok, "The VM is on a host"),
+        SimulatedPlacement::Pending(_) => {
+            (Severity::Warning, "The VM has no host yet, and a host accepts it")
+        }
+        SimulatedPlacement::Unplaced { .. } => (Severity::Failure, "No host accepts the VM"),
+    };
+    html! {
+        p { (badge(severity, verdict)) }
+        (problem_section(&report.problems, WRONG_RESULT))
+        @match &report.placement {
+            SimulatedPlacement::Placed(ranking) => {
+                (ranking_sections(ranking))
+                @if ranking.best.first().is_some_and(|(best, _)| *best != ranking.host) {
+                    p { "The best host differs from the host of the VM: free resources have changed since it was placed. Running VMs stay on their hosts." }
+                }
             }
-        },
-        PlacementReport::Pending(ranking) => html! {
-            p { (badge(Severity::Warning, "The VM has no host yet, and a host accepts it")) }
-            (ranking_sections(ranking))
-        },
-        PlacementReport::Unplaced { refusals, remedy } => html! {
-            p { (badge(Severity::Failure, "No host accepts the VM")) }
-            section { h2 { "Reasons of the hosts" } (refusal_list(refusals)) }
-            @if !remedy.is_empty() { p .remedy { "Remedy: " (excerpt(remedy)) } }
-        },
+            SimulatedPlacement::Pending(ranking) => { (ranking_sections(ranking)) }
+            SimulatedPlacement::Unplaced { refusals, remedy } => {
+                section { h2 { "Reasons of the hosts" } (refusal_list(refusals)) }
+                @if !remedy.is_empty() { p .remedy { "Remedy: " (excerpt(remedy)) } }
+            }
+        }
     }
 }
 
@@ -259,6 +278,15 @@ mod tests {
         drain_content("rack1-a", &simulated).view.into_string()
     }
 
+    fn placement_page(
+        state: MachineState,
+        result: Result<PlacementReport, SimulationError>,
+    ) -> String {
+        let simulated = Simulated { result, time: String::new() };
+        let name = ObjectName::new("cluster-a", "web-1");
+        placement_content(&name, state, &simulated).view.into_string()
+    }
+
     #[test]
     fn drain_names_what_is_interrupted_and_what_prevents_it() {
         let moved = |vm: &str, kind| SimulatedMove {
@@ -316,19 +344,32 @@ mod tests {
             refusals: refusals(),
             ..Ranking::default()
         };
-        for (report, part) in [
-            (PlacementReport::Placed(ranking.clone()), "The best host differs"),
-            (PlacementReport::Pending(ranking), "no host yet"),
+        for (placement, part) in [
+            (SimulatedPlacement::Placed(ranking.clone()), "The best host differs"),
+            (SimulatedPlacement::Pending(ranking), "no host yet"),
             (
-                PlacementReport::Unplaced { refusals: refusals(), remedy: HOSTILE.to_owned() },
+                SimulatedPlacement::Unplaced { refusals: refusals(), remedy: HOSTILE.to_owned() },
                 "No host accepts",
             ),
         ] {
-            let simulated = Simulated { result: Ok(report), time: String::new() };
-            let content = placement_content(&ObjectName::new("cluster-a", "web-1"), &simulated);
-            let text = content.view.into_string();
+            let report = PlacementReport { placement, problems: vec![HOSTILE.to_owned()] };
+            let text = placement_page(MachineState::Running, Ok(report));
             assert!(text.contains(part) && text.contains("2 hosts"), "{part}: {text}");
+            assert!(text.contains("The result may be wrong"), "{part}: {text}");
             assert!(!text.contains("<script>"), "{text}");
         }
+    }
+
+    #[test]
+    fn only_a_stopped_vm_is_switched_off() {
+        let not_placed = || SimulationError::NotPlaced { problems: vec![HOSTILE.to_owned()] };
+        let text = placement_page(MachineState::Stopped, Err(not_placed()));
+        assert!(text.contains("switched off") && !text.contains("Problems of objects"), "{text}");
+        let text = placement_page(MachineState::Starting, Err(not_placed()));
+        assert!(
+            text.contains("left this VM out") && text.contains("Problems of objects"),
+            "{text}"
+        );
+        assert!(!text.contains("switched off") && !text.contains("<script>"), "{text}");
     }
 }
