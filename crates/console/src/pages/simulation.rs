@@ -72,14 +72,18 @@ fn introduction(path: &str, name: &str, own_path: &str, time: &str) -> Markup {
 }
 
 fn drain(host: &str, report: &DrainReport) -> Markup {
-    let (severity, verdict) = if report.is_possible {
-        (Severity::Ok, "The host can be drained")
-    } else {
-        (Severity::Failure, "The host cannot be drained")
+    let (severity, verdict) = match (report.is_possible, report.problems.is_empty()) {
+        (true, true) => (Severity::Ok, "The host can be drained"),
+        (true, false) => (
+            Severity::Warning,
+            "The host can be drained, unless the problems below change the result",
+        ),
+        (false, _) => (Severity::Failure, "The host cannot be drained"),
     };
     let count = |kind: MoveKind| report.moves.iter().filter(|one| one.kind == kind).count();
     html! {
         p { (badge(severity, verdict)) }
+        (problem_section(&report.problems, WRONG_RESULT))
         (facts(&[
             ("Migrated, without an interruption", html! { (count(MoveKind::Migrated)) }),
             ("Replaced: programs in the VM end", html! { (count(MoveKind::Replaced)) }),
@@ -102,7 +106,6 @@ fn drain(host: &str, report: &DrainReport) -> Markup {
             section { h2 { "First reasons of the controller" } (decision_table(&report.decisions)) }
         }
         section { h2 { "Hosts that receive VMs" } (target_table(&report.moves)) }
-        (problem_section(&report.problems, WRONG_RESULT))
         section {
             h2 { "To drain the host" }
             p { code { "kubectl drain " (host) " --ignore-daemonsets --delete-emptydir-data" } }
@@ -328,7 +331,16 @@ mod tests {
         }
         assert!(!text.contains("<script>"), "{text}");
         let possible = DrainReport { is_possible: true, ..DrainReport::default() };
-        assert!(drain_page(Ok(possible)).contains("can be drained"));
+        let text = drain_page(Ok(possible.clone()));
+        assert!(text.contains("can be drained") && !text.contains("unless"), "{text}");
+        // Without the VMs, the result is not reliable.
+        let problems = vec!["virtualmachineinstances: cannot be listed".to_owned()];
+        let text = drain_page(Ok(DrainReport { problems, ..possible }));
+        let (verdict, details) = text.split_once("Migrated, without an interruption").unwrap();
+        for part in ["unless the problems below", "virtualmachineinstances: cannot be listed"] {
+            assert!(verdict.contains(part) && !details.contains(part), "{part}: {text}");
+        }
+        assert!(!verdict.contains('✓'), "{verdict}");
         let forbidden = SimulationError::Forbidden { objects: "pods".to_owned() };
         let text = drain_page(Err(forbidden));
         assert!(text.contains("you have no permission to list pods"), "{text}");
