@@ -34,8 +34,8 @@ enum CreateError {
     /// The API server refuses the object.
     #[error("{0}")]
     Refused(String),
-    /// The API server may have created the object nevertheless.
-    #[error("the API server did not answer")]
+    /// The API server may have created the object nevertheless: it did not answer, or an error of the server occurred.
+    #[error("the API server did not confirm the request")]
     Unknown(#[source] CallError),
     /// A bug.
     #[error("the object cannot be written as YAML or JSON")]
@@ -105,10 +105,7 @@ pub(crate) async fn submit(
         }
         Err(CreateError::SignedOut) => Err(user.end_session(&console)),
         Err(CreateError::Refused(message)) => Ok(show(&Checked::Refused(yaml, message))),
-        Err(CreateError::Unknown(_)) if is_creation => {
-            let message = "The API server did not answer: it may have created the object nevertheless. The page of the tenant shows it then.";
-            Ok(show(&Checked::Refused(yaml, message.to_owned())))
-        }
+        Err(CreateError::Unknown(_)) if is_creation => Ok(show(&Checked::Unconfirmed(yaml))),
         Err(CreateError::Unknown(_)) => Err(PageError::Unavailable),
         Err(CreateError::Unwritable) => Err(unwritable(&user)),
     }
@@ -136,8 +133,11 @@ async fn send(
     let Err(error) = with_timeout(api.create(&params, &object)).await else { return Ok(()) };
     Err(match error.status() {
         Some(status) if status.code == 401 => CreateError::SignedOut,
-        Some(status) => CreateError::Refused(status.message.clone()),
-        None => CreateError::Unknown(error),
+        // A dry run creates nothing. Otherwise, the object may exist after an error of the server, such as a timeout of etcd.
+        Some(status) if is_dry_run || (400..500).contains(&status.code) => {
+            CreateError::Refused(status.message.clone())
+        }
+        _ => CreateError::Unknown(error),
     })
 }
 
@@ -207,21 +207,41 @@ mod tests {
     type Requests = Arc<Mutex<Vec<String>>>;
 
     /// Returns a client of a simulated API server, which permits everything, and records requests for MachineDeployments.
-    fn recording_client(requests: &Requests) -> Client {
+    /// Creations that are no dry runs have this status code.
+    fn recording_client(requests: &Requests, code: u16) -> Client {
         let requests = Arc::clone(requests);
         let service = tower::service_fn(move |request: Request<Body>| {
             let line = format!("{} {}", request.method(), request.uri());
-            if line.contains("machinedeployments") {
+            let is_deployment = line.contains("machinedeployments");
+            let code = if is_deployment && !line.contains("dryRun") { code } else { 201 };
+            if is_deployment {
                 requests.lock().unwrap().push(line);
             }
-            let answer = json!({"kind": "SelfSubjectAccessReview", "metadata": {}, "spec": {},
-                "apiVersion": "authorization.k8s.io/v1", "status": {"allowed": true}});
+            let answer = match code {
+                201 => json!({"kind": "SelfSubjectAccessReview", "metadata": {}, "spec": {},
+                    "apiVersion": "authorization.k8s.io/v1", "status": {"allowed": true}}),
+                _ => json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
+                    "message": "etcdserver: request timed out", "reason": "No", "code": code}),
+            };
             let answer = HttpResponse::builder()
-                .status(201)
+                .status(code)
                 .body(Body::from(answer.to_string().into_bytes()));
             async move { Ok::<_, Infallible>(answer.unwrap()) }
         });
         Client::new(service, "default")
+    }
+
+    /// Returns a console with the tenant `bank`, and the cookie of a session.
+    async fn open_console(client: Client) -> (Shared, String) {
+        let console = console_of(client, false);
+        let tenant = json!({"metadata": {"name": "bank"}, "spec": {}});
+        console.store.add(Kind::TenantCluster, &tenant);
+        let link = test_link(&console);
+        let request = Request::builder().uri(link).body(axum::body::Body::empty()).unwrap();
+        let opened = build_router(Arc::clone(&console)).oneshot(request).await.unwrap();
+        let cookie = opened.headers()[header::SET_COOKIE].to_str().unwrap();
+        let cookie = cookie.split(';').next().unwrap().to_owned();
+        (console, cookie)
     }
 
     /// Returns the status code, the header `Location`, and the body.
@@ -249,16 +269,35 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn object_may_exist_after_an_error_of_the_server() {
+        let path = "/tenants/bank/create";
+        for (code, expected) in [
+            (504, (200, "may have created the object nevertheless")),
+            (500, (200, "may have created the object nevertheless")),
+            (422, (200, "etcdserver: request timed out")),
+            (401, (303, "")),
+        ] {
+            let (console, cookie) =
+                open_console(recording_client(&Requests::default(), code)).await;
+            let (_, _, page) = send(&console, "GET", path, &cookie, String::new()).await;
+            let csrf = hidden_field(&page, "csrf");
+            let form =
+                format!("csrf={csrf}&name=web&replicas=2&cpus=2&memory=4Gi&os=ubuntu&disk=20Gi");
+            let (_, _, page) = send(&console, "POST", path, &cookie, form.clone()).await;
+            let token = hidden_field(&page, "checked");
+            let form = format!("{form}&action=create&checked={token}");
+            let (answer, _, page) = send(&console, "POST", path, &cookie, form).await;
+            assert!(answer == expected.0 && page.contains(expected.1), "{code}: {answer} {page}");
+            let is_unknown = page.contains("may have created the object nevertheless");
+            assert_eq!(is_unknown, code >= 500, "{page}");
+        }
+    }
+
+    #[tokio::test]
     async fn objects_are_created_only_after_their_check() {
         let requests = Requests::default();
-        let console = console_of(recording_client(&requests), false);
-        let tenant = json!({"metadata": {"name": "bank"}, "spec": {}});
-        console.store.add(Kind::TenantCluster, &tenant);
-        let link = test_link(&console);
-        let request = Request::builder().uri(link).body(axum::body::Body::empty()).unwrap();
-        let opened = build_router(Arc::clone(&console)).oneshot(request).await.unwrap();
-        let cookie = opened.headers()[header::SET_COOKIE].to_str().unwrap().to_owned();
-        let cookie = cookie.split(';').next().unwrap();
+        let (console, cookie) = open_console(recording_client(&requests, 201)).await;
+        let cookie = cookie.as_str();
 
         let path = "/tenants/bank/create";
         let (code, _, page) = send(&console, "GET", path, cookie, String::new()).await;

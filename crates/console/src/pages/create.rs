@@ -25,6 +25,8 @@ pub(crate) enum Checked {
     Invalid(Vec<(Field, FieldError)>),
     /// The API server refuses the object: the YAML, and the message.
     Refused(String, String),
+    /// The API server did not confirm the creation of the object with this YAML.
+    Unconfirmed(String),
     /// The API server would create the object: the YAML, and a token for this YAML.
     Accepted(String, String),
 }
@@ -119,6 +121,13 @@ fn preview(checked: &Checked) -> Markup {
                     p { (badge(Severity::Failure, "The API server refuses it")) " " (excerpt(message)) }
                     (yaml_block(yaml))
                 }
+                Checked::Unconfirmed(yaml) => {
+                    p {
+                        (badge(Severity::Warning, "The API server did not confirm the creation")) " "
+                        "It may have created the object nevertheless. The page of the tenant shows it then."
+                    }
+                    (yaml_block(yaml))
+                }
                 Checked::Accepted(yaml, token) => {
                     p { (badge(Severity::Ok, "The API server accepts it (dry run)")) }
                     input type="hidden" name="checked" value=(token) form="create";
@@ -164,6 +173,7 @@ mod tests {
             (Checked::Nothing, false),
             (Checked::Invalid(vec![]), false),
             (Checked::Refused(hostile(), hostile()), false),
+            (Checked::Unconfirmed(hostile()), false),
             (Checked::Accepted(hostile(), hostile()), true),
         ] {
             let text = page(None, &checked);
