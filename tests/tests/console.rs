@@ -129,6 +129,7 @@ fn console_behind_a_proxy_needs_no_certificate() {
     for part in [
         "- --tls-proxy\n",
         "scheme: HTTP\n",
+        "tcpSocket:\n            port: http\n",
         "targetPort: http\n",
         "berth.dev/console-proxy: \"true\"\n",
         "kind: ClusterRoleBinding\n",
@@ -139,7 +140,13 @@ fn console_behind_a_proxy_needs_no_certificate() {
         assert!(!proxied.contains(part), "{part}: {proxied}");
     }
     let direct = render_component("console").unwrap();
-    assert!(direct.contains("scheme: HTTPS\n") && direct.contains("berth-console-tls"), "{direct}");
+    for part in ["scheme: HTTPS\n", "tcpSocket:\n            port: https\n", "berth-console-tls"] {
+        assert!(direct.contains(part), "{part}: {direct}");
+    }
+    // Clients that use up the limits of the console must not cause a restart.
+    for rendered in [&direct, &proxied] {
+        assert!(!rendered.contains("/healthz"), "{rendered}");
+    }
 }
 
 /// All parts share one control plane and one console, because starting them is the slowest step.

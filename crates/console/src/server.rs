@@ -22,7 +22,8 @@ use crate::requests::Peer;
 use crate::tls::ServerCertificate;
 use crate::write_limit::WriteLimit;
 
-/// Maximum number of connections. Further clients wait until a connection ends.
+/// Maximum number of connections. Further ones are closed at once. If they waited, the queue of the kernel would become full,
+/// and the kubelet, which connects to find out whether the console runs, would restart it.
 const MAX_CONNECTIONS: usize = 2000;
 /// Maximum number of connections of an address. A browser opens six.
 pub(crate) const MAX_ADDRESS_CONNECTIONS: usize = 64;
@@ -45,8 +46,11 @@ pub(crate) async fn serve(
     let by_address = KeyedLimit::new(address_connections);
     let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
-        let Ok(permit) = Arc::clone(&connections).acquire_owned().await else { return };
         let (stream, peer) = accept(&listener).await;
+        let Ok(permit) = Arc::clone(&connections).try_acquire_owned() else {
+            tracing::debug!(peer = %peer.ip(), "closed a connection, because there are too many");
+            continue;
+        };
         let Some(of_address) = by_address.try_acquire(limit_key(peer.ip())) else {
             tracing::debug!(peer = %peer.ip(), "closed a connection of an address with too many");
             continue;
