@@ -26,6 +26,8 @@ pub(crate) enum PageError {
     TooManyAttempts(u64),
     /// The console serves too many open pages.
     TooManyPages,
+    /// The console has the maximum number of sessions, and all are in use.
+    TooManySessions,
     /// A simulation of the user runs or waits.
     SimulationRunning,
     /// The API server did not answer.
@@ -69,6 +71,11 @@ impl PageError {
                 StatusCode::SERVICE_UNAVAILABLE,
                 "Too many open pages",
                 "The console serves no further changes of open pages.",
+            ),
+            Self::TooManySessions => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "Too many sessions",
+                "The console has the maximum number of sessions, and all were used in the last ten minutes. Sign in again in a few minutes.",
             ),
             Self::SimulationRunning => (
                 StatusCode::TOO_MANY_REQUESTS,
@@ -118,6 +125,9 @@ impl IntoResponse for PageError {
             }
             Self::TooManyAttempts(seconds) => {
                 headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+            }
+            Self::TooManySessions => {
+                headers.insert(RETRY_AFTER, HeaderValue::from_static("60"));
             }
             Self::SimulationRunning => {
                 headers.insert(RETRY_AFTER, HeaderValue::from_static("10"));

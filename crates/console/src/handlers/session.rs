@@ -19,7 +19,7 @@ use crate::query::{Fields, local_path};
 use crate::random::{IdHash, random_id};
 use crate::requests::{ClientAddress, SignedIn, read_form, read_theme};
 use crate::session::cookie::Cookie;
-use crate::session::store::Session;
+use crate::session::store::{AddSessionError, Session};
 use crate::state::{Console, Identity, Shared};
 
 /// Shows the form for the sign-in.
@@ -86,12 +86,13 @@ pub(crate) async fn sign_in(
     };
     match identify(&client).await {
         Ok(user) => {
-            tracing::info!(user, %address, "audit: signed in");
             console.attempts.refund(address);
             let owner =
                 if user == UNKNOWN_USER { credential.fingerprint() } else { IdHash::new(&user) };
-            let session = Session::new(user, owner, client, Instant::now());
-            start_session(&console, &headers, session, from)
+            let session = Session::new(user.clone(), owner, client, Instant::now());
+            let response = start_session(&console, &headers, session, from)?;
+            tracing::info!(user, %address, "audit: signed in");
+            Ok(response)
         }
         Err(error @ IdentifyError::Refused) => refuse(&error.to_string()),
         Err(error @ IdentifyError::Unavailable(_)) => {
@@ -120,9 +121,10 @@ pub(crate) async fn open_link(
             Err(delay) => Err(PageError::TooManyAttempts(delay.as_secs().saturating_add(1))),
         };
     }
-    tracing::info!(user, %address, "audit: opened with the link");
     let session = Session::new(user.clone(), IdHash::new(user), client.clone(), now);
-    start_session(&console, &headers, session, "/")
+    let response = start_session(&console, &headers, session, "/")?;
+    tracing::info!(user, %address, "audit: opened with the link");
+    Ok(response)
 }
 
 /// Adds a session, which replaces the one that the browser has.
@@ -135,8 +137,14 @@ fn start_session(
     if let Some(replaced) = console.cookies.read(headers, Cookie::Session) {
         console.sessions.remove(&replaced);
     }
-    let id = console.sessions.add(session, Instant::now());
-    let id = id.map_err(|_| PageError::NoRandomNumbers)?;
+    let user = session.user.clone();
+    let id = console.sessions.add(session, Instant::now()).map_err(|error| {
+        tracing::warn!(user, %error, "audit: refused a session");
+        match error {
+            AddSessionError::Random(_) => PageError::NoRandomNumbers,
+            AddSessionError::TooManySessions => PageError::TooManySessions,
+        }
+    })?;
     let mut response = redirect(path);
     append_cookie(&mut response, &console.cookies.set(Cookie::Session, &id));
     Ok(response)

@@ -16,9 +16,12 @@ use crate::rights::Rights;
 const MAX_SESSION_TIME: Duration = Duration::from_secs(12 * 3600);
 /// Time after which an unused session ends.
 const MAX_IDLE_TIME: Duration = Duration::from_secs(3600);
-/// Maximum number of sessions. The session that was not used for the longest time ends in favour of a new session.
+/// Maximum number of sessions. Unused sessions end in favour of a new session, those first that were not used for the longest
+/// time. If too few sessions are unused, the new session is refused, so that new users do not sign out others.
 const MAX_SESSIONS: usize = 1000;
-/// Maximum number of sessions of a user, so that a user cannot end the sessions of all others.
+/// Time after which a session is unused: a session of another user may end it if there are too many.
+const UNUSED_TIME: Duration = Duration::from_secs(600);
+/// Maximum number of sessions of a user. The session that was not used for the longest time ends in favour of a new session.
 const MAX_USER_SESSIONS: usize = 20;
 
 /// Session of a user.
@@ -62,9 +65,21 @@ impl Session {
     }
 
     fn has_ended(&self, now: Instant) -> bool {
-        now.duration_since(self.begin) >= MAX_SESSION_TIME
-            || now.duration_since(self.last_use()) >= MAX_IDLE_TIME
+        now.duration_since(self.begin) >= MAX_SESSION_TIME || self.idle_time(now) >= MAX_IDLE_TIME
     }
+
+    fn idle_time(&self, now: Instant) -> Duration {
+        now.duration_since(self.last_use())
+    }
+}
+
+/// Reason why a session was not added.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AddSessionError {
+    #[error(transparent)]
+    Random(#[from] RandomError),
+    #[error("there are too many sessions in use")]
+    TooManySessions,
 }
 
 /// A request of the browser, which keeps the session in use; or a refresh of an open page, which does not.
@@ -84,13 +99,18 @@ impl SessionStore {
     }
 
     /// Adds a session, and returns its id.
-    pub(crate) fn add(&self, session: Session, now: Instant) -> Result<String, RandomError> {
+    pub(crate) fn add(&self, session: Session, now: Instant) -> Result<String, AddSessionError> {
         let id = random_id()?;
         let mut all = self.lock();
         all.retain(|_, session| !session.has_ended(now));
-        let owner = session.owner;
-        remove_unused(&mut all, MAX_USER_SESSIONS - 1, |session| session.owner == owner);
-        remove_unused(&mut all, MAX_SESSIONS - 1, |_| true);
+        let is_own = |other: &Session| other.owner == session.owner;
+        let own_count = all.values().filter(|other| is_own(other)).count();
+        remove_oldest(&mut all, (own_count + 1).saturating_sub(MAX_USER_SESSIONS), is_own);
+        let excess = (all.len() + 1).saturating_sub(MAX_SESSIONS);
+        remove_oldest(&mut all, excess, |other| other.idle_time(now) >= UNUSED_TIME);
+        if all.len() >= MAX_SESSIONS {
+            return Err(AddSessionError::TooManySessions);
+        }
         all.insert(IdHash::new(&id), Arc::new(session));
         Ok(id)
     }
@@ -116,18 +136,20 @@ impl SessionStore {
     }
 }
 
-/// Removes the sessions that were not used for the longest time, until at most `remaining` are selected.
-fn remove_unused(
+/// Removes at most `count` selected sessions, those first that were not used for the longest time.
+fn remove_oldest(
     all: &mut HashMap<IdHash, Arc<Session>>,
-    remaining: usize,
+    count: usize,
     is_selected: impl Fn(&Session) -> bool,
 ) {
+    if count == 0 {
+        return;
+    }
     let selected = all.iter().filter(|(_, session)| is_selected(session));
     let mut selected: Vec<(Instant, IdHash)> =
         selected.map(|(id, session)| (session.last_use(), *id)).collect();
     selected.sort_unstable_by_key(|(last_use, _)| *last_use);
-    let excess = selected.len().saturating_sub(remaining);
-    for (_, id) in selected.into_iter().take(excess) {
+    for (_, id) in selected.into_iter().take(count) {
         all.remove(&id);
     }
 }
@@ -177,13 +199,24 @@ mod tests {
         let (store, begin) = (SessionStore::default(), Instant::now());
         let first = store.add(test_session(begin), begin).unwrap();
         let second = begin + Duration::from_secs(1);
-        let add = |number: usize| {
-            store.add(session_of(&format!("user-{number}"), second), second).unwrap()
+        let add = |number: usize, now: Instant| {
+            store.add(session_of(&format!("user-{number}"), now), now)
         };
-        let last = (0..MAX_SESSIONS).map(add).last().unwrap();
+        for number in 1..MAX_SESSIONS {
+            add(number, second).unwrap();
+        }
+        // Sessions that are in use do not end in favour of others.
+        let refused = add(MAX_SESSIONS, second);
+        assert!(matches!(refused, Err(AddSessionError::TooManySessions)), "{refused:?}");
         assert_eq!(store.lock().len(), MAX_SESSIONS);
-        assert!(store.get(&first, Use::ByUser, second).is_none());
-        assert!(store.get(&last, Use::ByUser, second).is_some());
+        // The session that was not used for the longest time ends.
+        let later = begin + UNUSED_TIME;
+        let last = add(MAX_SESSIONS, later).unwrap();
+        assert_eq!(store.lock().len(), MAX_SESSIONS);
+        assert!(store.get(&first, Use::ByUser, later).is_none());
+        assert!(store.get(&last, Use::ByUser, later).is_some());
+        // All others were used a second later.
+        assert!(add(MAX_SESSIONS + 1, later).is_err());
     }
 
     #[tokio::test]
