@@ -62,11 +62,13 @@ pub(crate) enum RightsError {
 pub(crate) struct Rights {
     client: Client,
     answers: Mutex<HashMap<Question, Answer>>,
+    /// Held while reviews are sent: parallel requests of a session need the same reviews, and find the answers afterwards.
+    turn: tokio::sync::Mutex<()>,
 }
 
 impl Rights {
     pub(crate) fn new(client: Client) -> Self {
-        Self { client, answers: Mutex::default() }
+        Self { client, answers: Mutex::default(), turn: tokio::sync::Mutex::default() }
     }
 
     /// Returns the objects that the user may see. A namespace is visible if the user may list its VirtualMachines;
@@ -113,7 +115,8 @@ impl Rights {
         kind: Kind,
         namespace: &str,
     ) -> Result<bool, RightsError> {
-        self.is_permitted(&Question::Create(kind, namespace.to_owned())).await
+        let question = Question::Create(kind, namespace.to_owned());
+        Ok(!self.permitted(vec![question]).await?.is_empty())
     }
 
     async fn permitted_namespaces(
@@ -128,6 +131,8 @@ impl Rights {
 
     /// Returns the questions to which the answer is yes.
     async fn permitted(&self, questions: Vec<Question>) -> Result<Vec<Question>, RightsError> {
+        let are_known = questions.iter().all(|question| self.known_answer(question).is_some());
+        let _turn = if are_known { None } else { Some(self.turn.lock().await) };
         let answers = questions.into_iter().map(|question| async move {
             let is_permitted = self.is_permitted(&question).await?;
             Ok::<_, RightsError>(is_permitted.then_some(question))
@@ -137,13 +142,16 @@ impl Rights {
         Ok(answers.into_iter().flatten().collect())
     }
 
+    /// Returns the answer to a question, if it is current.
+    fn known_answer(&self, question: &Question) -> Option<bool> {
+        let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        let answer = answers.get(question).copied()?;
+        answer.is_current(Instant::now()).then_some(answer.is_permitted)
+    }
+
     async fn is_permitted(&self, question: &Question) -> Result<bool, RightsError> {
-        let known = {
-            let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
-            answers.get(question).copied().filter(|answer| answer.is_current(Instant::now()))
-        };
-        if let Some(answer) = known {
-            return Ok(answer.is_permitted);
+        if let Some(is_permitted) = self.known_answer(question) {
+            return Ok(is_permitted);
         }
         let at = Instant::now();
         let is_permitted = self.review(question).await?;
@@ -278,6 +286,20 @@ mod tests {
         let visible = rights.visible(&names(&["a", "b", "c"])).await.unwrap();
         assert!(visible.is_everything());
         assert_eq!(count.load(Ordering::SeqCst), Kind::ALL.len());
+    }
+
+    #[tokio::test]
+    async fn parallel_requests_of_a_session_send_each_review_once() {
+        let count = Arc::default();
+        let rights = Rights::new(reviewing_client(&count, |_, _, _, _| true));
+        let all = names(&["a", "b", "c"]);
+        let creates = rights.may_create(Kind::MachineDeployment, "a");
+        let again = rights.may_create(Kind::MachineDeployment, "a");
+        let (first, second, creates, again) =
+            tokio::join!(rights.visible(&all), rights.visible(&all), creates, again);
+        assert!(first.unwrap().is_everything() && second.unwrap().is_everything());
+        assert!(creates.unwrap() && again.unwrap());
+        assert_eq!(count.load(Ordering::SeqCst), Kind::ALL.len() + 1);
     }
 
     #[tokio::test]
