@@ -23,7 +23,7 @@ use crate::session::csrf::CsrfKey;
 use crate::session::store::SessionStore;
 use crate::settings::{Settings, Transport};
 use crate::simulation::Simulator;
-use crate::state::{Console, Identity, MAX_RENDERS};
+use crate::state::{Console, Identity, MAX_READS, MAX_RENDERS};
 use crate::tls::ServerCertificate;
 
 /// Maximum number of open pages that receive changes.
@@ -88,6 +88,7 @@ async fn run_until_signal(
         has_proxy: settings.transport == Transport::TlsProxy,
         is_local: settings.is_local(),
         renders: Arc::new(Semaphore::new(MAX_RENDERS)),
+        reads: Semaphore::new(MAX_READS),
         streams: Arc::new(Semaphore::new(MAX_STREAMS)),
         user_streams: KeyedLimit::new(MAX_USER_STREAMS),
         simulator,

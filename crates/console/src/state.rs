@@ -22,6 +22,8 @@ use crate::simulation::Simulator;
 
 /// Maximum number of parts of pages that are computed at the same time.
 pub(crate) const MAX_RENDERS: usize = 2;
+/// Maximum number of reads with the credentials of users at the same time, because each list needs memory.
+pub(crate) const MAX_READS: usize = 4;
 
 /// Users of the console.
 pub(crate) enum Identity {
@@ -48,6 +50,8 @@ pub(crate) struct Console {
     pub(crate) streams: Arc<Semaphore>,
     /// Permits to compute parts of pages.
     pub(crate) renders: Arc<Semaphore>,
+    /// Permits to read objects with the credentials of users.
+    pub(crate) reads: Semaphore,
     /// Permits of streams by user.
     pub(crate) user_streams: Arc<KeyedLimit<IdHash>>,
     pub(crate) simulator: Arc<dyn Simulator>,

@@ -78,6 +78,7 @@ pub(crate) fn console_of(client: Client, is_secure: bool) -> Shared {
         has_proxy: false,
         is_local: !is_secure,
         renders: Arc::new(Semaphore::new(1)),
+        reads: Semaphore::new(1),
         streams: Arc::new(Semaphore::new(1)),
         user_streams: KeyedLimit::new(1),
         simulator: Arc::new(TestSimulator),

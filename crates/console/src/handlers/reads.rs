@@ -13,6 +13,7 @@ use kube::{Api, Client, ResourceExt as _};
 use crate::pages::reads::{EventRow, QuotaRow, Read, ReadError, Rows, VolumeRow};
 use crate::requests::SignedIn;
 use crate::session::read_cache::ReadCache;
+use crate::state::Console;
 
 /// Maximum number of Events on a page.
 const MAX_EVENTS: usize = 50;
@@ -21,7 +22,7 @@ const EVENT_PAGE_SIZE: u32 = 500;
 /// Maximum number of pages of Events about an object.
 const MAX_EVENT_PAGES: usize = 10;
 /// Maximum number of volumes on a page.
-const MAX_VOLUMES: u32 = 500;
+const MAX_VOLUMES: u32 = 100;
 /// Maximum number of ResourceQuotas on a page.
 const MAX_QUOTAS: u32 = 100;
 /// Namespace of the Events about cluster-scoped objects.
@@ -29,39 +30,60 @@ const DEFAULT_NAMESPACE: &str = "default";
 
 /// Returns the latest Events about an object of one of these kinds; the namespace of cluster-scoped objects is empty.
 pub(super) async fn events(
+    console: &Console,
     user: &SignedIn,
     kinds: [&str; 2],
     object: &ObjectName,
 ) -> Arc<Read<EventRow>> {
     let read = read_events(&user.session.client, kinds, object);
-    cached(&user.session.events, user.is_refresh, object, read).await
+    cached(console, user, &user.session.events, object, read).await
 }
 
 /// Returns the ResourceQuotas of a namespace.
-pub(super) async fn quotas(user: &SignedIn, namespace: &str) -> Arc<Read<QuotaRow>> {
+pub(super) async fn quotas(
+    console: &Console,
+    user: &SignedIn,
+    namespace: &str,
+) -> Arc<Read<QuotaRow>> {
     let key = ObjectName::new(namespace, "");
     let read = read_quotas(&user.session.client, namespace);
-    cached(&user.session.quotas, user.is_refresh, &key, read).await
+    cached(console, user, &user.session.quotas, &key, read).await
 }
 
 /// Returns the volumes of a namespace.
-pub(super) async fn volumes(user: &SignedIn, namespace: &str) -> Arc<Read<VolumeRow>> {
+pub(super) async fn volumes(
+    console: &Console,
+    user: &SignedIn,
+    namespace: &str,
+) -> Arc<Read<VolumeRow>> {
     let key = ObjectName::new(namespace, "");
     let read = read_volumes(&user.session.client, namespace);
-    cached(&user.session.volumes, user.is_refresh, &key, read).await
+    cached(console, user, &user.session.volumes, &key, read).await
 }
 
-/// Waits for a read, unless the request is a refresh and the cache has a result.
+/// Waits for a read, unless the request is a refresh and the cache has a result. At most one read of a session and
+/// [`MAX_READS`](crate::state::MAX_READS) of all sessions are sent at the same time.
 async fn cached<T>(
+    console: &Console,
+    user: &SignedIn,
     cache: &ReadCache<T>,
-    is_refresh: bool,
     key: &ObjectName,
     read: impl Future<Output = Read<T>>,
 ) -> Arc<Read<T>> {
-    if is_refresh && let Some(known) = cache.get(key, Instant::now()) {
+    let known = || cache.get(key, Instant::now()).filter(|_| user.is_refresh);
+    if let Some(known) = known() {
         return known;
     }
+    // A session waits for its own reads first, so that a user with many requests does not delay the others.
+    let of_session = user.session.reads.acquire().await;
+    // Another refresh may have read it in the meantime.
+    if let Some(known) = known() {
+        return known;
+    }
+    // The semaphores are never closed.
+    let permits = (of_session, console.reads.acquire().await);
     let read = read.await;
+    drop(permits);
     cache.put(key.clone(), read, Instant::now())
 }
 
@@ -172,10 +194,49 @@ fn volume_row(claim: PersistentVolumeClaim) -> VolumeRow {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use serde_json::json;
 
     use super::*;
-    use crate::test_helpers::test_client;
+    use crate::pages::theme::Theme;
+    use crate::random::IdHash;
+    use crate::session::store::Session;
+    use crate::test_helpers::{console_of, test_client};
+
+    #[tokio::test]
+    async fn reads_of_a_session_are_sent_one_after_the_other() {
+        let client = test_client(|_| (500, String::new()));
+        let console = console_of(client.clone(), false);
+        let session =
+            Session::new("alice".to_owned(), IdHash::new("alice"), client, Instant::now());
+        let user = SignedIn {
+            session: Arc::new(session),
+            id: String::new(),
+            theme: Theme::default(),
+            path: String::new(),
+            is_refresh: true,
+            is_script: true,
+        };
+        let (running, count) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let read = || async {
+            assert_eq!(running.fetch_add(1, Ordering::SeqCst), 0, "reads are sent in parallel");
+            tokio::task::yield_now().await;
+            running.fetch_sub(1, Ordering::SeqCst);
+            count.fetch_add(1, Ordering::SeqCst);
+            Ok(Rows { rows: Vec::new(), is_partial: false })
+        };
+        let (cache, [a, b]) =
+            (&user.session.events, ["a", "b"].map(|name| ObjectName::new("", name)));
+        let reads = tokio::join!(
+            cached(&console, &user, cache, &a, read()),
+            cached(&console, &user, cache, &a, read()),
+            cached(&console, &user, cache, &b, read()),
+        );
+        // The second refresh of an object uses what the first one has read.
+        assert!(Arc::ptr_eq(&reads.0, &reads.1) && reads.2.is_ok());
+        assert_eq!(count.load(Ordering::SeqCst), 2);
+    }
 
     #[tokio::test]
     async fn latest_events_are_read_from_the_namespace_default() {

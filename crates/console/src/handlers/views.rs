@@ -87,7 +87,7 @@ pub(crate) async fn host(
 ) -> Result<Html, PageError> {
     check_names(&[&name])?;
     let object = ObjectName::new("", name.as_str());
-    let events = reads::events(&user, ["InfraNode", "Node"], &object).await;
+    let events = reads::events(&console, &user, ["InfraNode", "Node"], &object).await;
     show(&console, user, Section::Fleet, &name, move |snapshot| {
         host::content(snapshot, &object.name, &events)
     })
@@ -114,8 +114,8 @@ pub(crate) async fn tenant(
     check_names(&[&name])?;
     let namespace = TenantCluster::namespace_of(&name);
     let reads = TenantReads {
-        quotas: reads::quotas(&user, &namespace).await,
-        volumes: reads::volumes(&user, &namespace).await,
+        quotas: reads::quotas(&console, &user, &namespace).await,
+        volumes: reads::volumes(&console, &user, &namespace).await,
         may_create: user.may_create_machines(&console, &name).await?,
     };
     let title = name.clone();
@@ -145,7 +145,7 @@ pub(crate) async fn machine(
     check_names(&[&namespace, &name])?;
     let kinds = ["VirtualMachine", "VirtualMachineInstance"];
     let object = ObjectName::new(namespace, name.as_str());
-    let events = reads::events(&user, kinds, &object).await;
+    let events = reads::events(&console, &user, kinds, &object).await;
     show(&console, user, Section::Machines, &name, move |snapshot| {
         machine::content(snapshot, &object, &events)
     })

@@ -39,6 +39,8 @@ pub(crate) struct Session {
     pub(crate) volumes: ReadCache<VolumeRow>,
     /// Permits to compute parts of pages.
     pub(crate) renders: Arc<Semaphore>,
+    /// Permits to read objects with the credential of the user.
+    pub(crate) reads: Semaphore,
     begin: Instant,
     last_use: Mutex<Instant>,
 }
@@ -55,6 +57,7 @@ impl Session {
             quotas: ReadCache::default(),
             volumes: ReadCache::default(),
             renders: Arc::new(Semaphore::new(1)),
+            reads: Semaphore::new(1),
             begin: now,
             last_use: Mutex::new(now),
         }
