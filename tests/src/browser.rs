@@ -1,9 +1,9 @@
 //! Debian's chromium without a window, driven by chromedriver.
 
-use std::net::TcpListener;
+use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::pin::Pin;
-use std::process::Stdio;
+use std::process::{ChildStdout, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ use crate::wait::{Pending, wait_until};
 /// Programs of Debian's packages `chromium` and `chromium-driver`.
 const CHROMIUM: &str = "/usr/bin/chromium";
 const CHROMEDRIVER: &str = "/usr/bin/chromedriver";
-/// Time limit for chromedriver to start, and for a page to reach a state.
+/// Time limit for a page to reach a state.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Options of a browser.
@@ -43,6 +43,8 @@ pub struct Browser {
     runtime: Runtime,
     driver: Option<WebDriver>,
     _process: Running,
+    /// Output of chromedriver, which would otherwise fail to write.
+    _output: BufReader<ChildStdout>,
 }
 
 impl std::fmt::Debug for Browser {
@@ -63,24 +65,23 @@ impl Browser {
     /// # Errors
     /// Fails if chromedriver or chromium does not start.
     pub fn start(options: BrowserOptions) -> Result<Self> {
-        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let mut command = Running::command(Path::new(CHROMEDRIVER), None);
-        command.arg(format!("--port={port}"));
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let process = Running::spawn(command)?;
+        command.arg("--port=0");
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut process = Running::spawn(command)?;
+        let output = process.process.stdout.take().context("chromedriver has no output")?;
+        let mut output = BufReader::new(output);
+        let port = read_port(&mut output)?;
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let url = format!("http://127.0.0.1:{port}");
-        wait_until("chromedriver answers", TIMEOUT, || {
-            let is_open = std::net::TcpStream::connect(("127.0.0.1", port)).is_ok();
-            is_open.then_some(()).ok_or_else(|| Pending::from("no connection"))
-        })?;
         let driver = runtime.block_on(async {
             let capabilities = capabilities(options)?;
             let builder = WebDriver::builder(url, capabilities);
             builder.client(DriverClient::default()).keep_alive(true).connect().await
         });
-        Ok(Self { runtime, driver: Some(driver.context("chromium")?), _process: process })
+        let driver = Some(driver.context("chromium")?);
+        Ok(Self { runtime, driver, _process: process, _output: output })
     }
 
     fn driver(&self) -> Result<&WebDriver> {
@@ -237,6 +238,22 @@ impl Drop for Browser {
         if let Some(driver) = self.driver.take() {
             // Also ends chromium.
             self.runtime.block_on(driver.quit()).unwrap_or_default();
+        }
+    }
+}
+
+/// Reads the port that chromedriver has chosen. Its last line of output is `ChromeDriver was started successfully on port 41575.`
+fn read_port(output: &mut BufReader<ChildStdout>) -> Result<u16> {
+    let mut text = String::new();
+    loop {
+        let begin = text.len();
+        if output.read_line(&mut text)? == 0 {
+            bail!("chromedriver does not start: {text}");
+        }
+        let line = text.get(begin..).unwrap_or_default();
+        if let Some((_, port)) = line.split_once("started successfully on port ") {
+            let port = port.trim().trim_end_matches('.');
+            return port.parse().with_context(|| format!("chromedriver: {line}"));
         }
     }
 }
