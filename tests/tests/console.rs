@@ -195,13 +195,14 @@ fn pictures_of_the_pages() {
     let console = Console::start(plane);
     let browser = start_browser(WIDTHS[1], true);
     console.sign_in(&browser, ADMIN_TOKEN);
+    let folder = berth_tests::repository().join("docs/console");
+    std::fs::create_dir_all(&folder).unwrap();
     for (name, path, theme, width) in PICTURES {
         console.open(&browser, "/");
         choose_theme(&browser, theme);
         browser.resize(width, 900).unwrap();
         console.open(&browser, path);
-        let file = berth_tests::repository().join(format!("docs/console/{name}.png"));
-        browser.screenshot(&file).unwrap();
+        browser.screenshot(&folder.join(format!("{name}.png"))).unwrap();
     }
 }
 
