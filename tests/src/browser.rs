@@ -2,22 +2,16 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
-use std::pin::Pin;
 use std::process::{ChildStdout, Stdio};
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use http_body_util::{BodyExt as _, Full};
-use hyper::body::Bytes;
-use hyper::{Request, Response};
-use hyper_util::client::legacy::Client;
+use fantoccini::actions::{InputSource as _, KeyAction, KeyActions};
+use fantoccini::key::Key;
+use fantoccini::wd::Capabilities;
+use fantoccini::{Client, ClientBuilder, Locator};
 use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
 use serde_json::{Value, json};
-use thirtyfour::error::{WebDriverError, WebDriverResult};
-use thirtyfour::session::http::{Body, HttpClient};
-use thirtyfour::{By, ChromiumLikeCapabilities as _, DesiredCapabilities, Key, WebDriver};
 use tokio::runtime::Runtime;
 
 use crate::running::Running;
@@ -41,7 +35,7 @@ pub struct BrowserOptions {
 /// A browser with a profile of its own. It is closed on drop.
 pub struct Browser {
     runtime: Runtime,
-    driver: Option<WebDriver>,
+    driver: Option<Client>,
     _process: Running,
     /// Output of chromedriver, which would otherwise fail to write.
     _output: BufReader<ChildStdout>,
@@ -75,16 +69,14 @@ impl Browser {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let url = format!("http://127.0.0.1:{port}");
-        let driver = runtime.block_on(async {
-            let capabilities = capabilities(options)?;
-            let builder = WebDriver::builder(url, capabilities);
-            builder.client(DriverClient::default()).keep_alive(true).connect().await
-        });
+        let mut builder = ClientBuilder::new(HttpConnector::new());
+        builder.capabilities(capabilities(options));
+        let driver = runtime.block_on(builder.connect(&url));
         let driver = Some(driver.context("chromium")?);
         Ok(Self { runtime, driver, _process: process, _output: output })
     }
 
-    fn driver(&self) -> Result<&WebDriver> {
+    fn driver(&self) -> Result<&Client> {
         self.driver.as_ref().context("the browser is closed")
     }
 
@@ -118,7 +110,9 @@ impl Browser {
     /// Fails if there is no such element.
     pub fn text(&self, selector: &str) -> Result<String> {
         let driver = self.driver()?;
-        Ok(self.runtime.block_on(async { driver.find(By::Css(selector)).await?.text().await })?)
+        Ok(self
+            .runtime
+            .block_on(async { driver.find(Locator::Css(selector)).await?.text().await })?)
     }
 
     /// Returns true if a CSS selector selects a visible element.
@@ -128,7 +122,7 @@ impl Browser {
     pub fn is_visible(&self, selector: &str) -> Result<bool> {
         let driver = self.driver()?;
         self.runtime.block_on(async {
-            for element in driver.find_all(By::Css(selector)).await? {
+            for element in driver.find_all(Locator::Css(selector)).await? {
                 if element.is_displayed().await? {
                     return anyhow::Ok(true);
                 }
@@ -143,7 +137,9 @@ impl Browser {
     /// Fails if there is no such element.
     pub fn click(&self, selector: &str) -> Result<()> {
         let driver = self.driver()?;
-        Ok(self.runtime.block_on(async { driver.find(By::Css(selector)).await?.click().await })?)
+        Ok(self
+            .runtime
+            .block_on(async { driver.find(Locator::Css(selector)).await?.click().await })?)
     }
 
     /// Replaces the text of a field.
@@ -153,7 +149,7 @@ impl Browser {
     pub fn fill(&self, selector: &str, text: &str) -> Result<()> {
         let driver = self.driver()?;
         self.runtime.block_on(async {
-            let element = driver.find(By::Css(selector)).await?;
+            let element = driver.find(Locator::Css(selector)).await?;
             element.clear().await?;
             element.send_keys(text).await
         })?;
@@ -166,7 +162,10 @@ impl Browser {
     /// Fails like [`Self::open`].
     pub fn press(&self, key: Key) -> Result<()> {
         let driver = self.driver()?;
-        Ok(self.runtime.block_on(driver.action_chain().send_keys(key).perform())?)
+        let value = key.chars().next().context("the key has no code")?;
+        let keys = KeyActions::new("keys".to_owned());
+        let keys = keys.then(KeyAction::Down { value }).then(KeyAction::Up { value });
+        Ok(self.runtime.block_on(driver.perform_actions(keys))?)
     }
 
     /// Runs the body of a function in the page, and returns its result.
@@ -174,8 +173,7 @@ impl Browser {
     /// # Errors
     /// Fails if the script throws an error.
     pub fn run(&self, script: &str, arguments: Vec<Value>) -> Result<Value> {
-        let result = self.runtime.block_on(self.driver()?.execute(script, arguments))?;
-        Ok(result.json().clone())
+        Ok(self.runtime.block_on(self.driver()?.execute(script, arguments))?)
     }
 
     /// Runs the body of a function in the page, whose last argument is a function that takes the result.
@@ -183,8 +181,7 @@ impl Browser {
     /// # Errors
     /// Fails if the script throws an error, or does not return a result in time.
     pub fn run_async(&self, script: &str, arguments: Vec<Value>) -> Result<Value> {
-        let result = self.runtime.block_on(self.driver()?.execute_async(script, arguments))?;
-        Ok(result.json().clone())
+        Ok(self.runtime.block_on(self.driver()?.execute_async(script, arguments))?)
     }
 
     /// Waits until a condition holds.
@@ -216,7 +213,7 @@ impl Browser {
     /// # Errors
     /// Fails if the file cannot be written.
     pub fn screenshot(&self, file: &Path) -> Result<()> {
-        let image = self.runtime.block_on(self.driver()?.screenshot_as_png())?;
+        let image = self.runtime.block_on(self.driver()?.screenshot())?;
         Ok(std::fs::write(file, image)?)
     }
 
@@ -226,8 +223,8 @@ impl Browser {
     /// Fails if there is no such cookie.
     pub fn cookie(&self, name: &str) -> Result<String> {
         let cookies = self.runtime.block_on(self.driver()?.get_all_cookies())?;
-        match cookies.into_iter().find(|cookie| cookie.name == name) {
-            Some(cookie) => Ok(cookie.value),
+        match cookies.into_iter().find(|cookie| cookie.name() == name) {
+            Some(cookie) => Ok(cookie.value().to_owned()),
             None => bail!("the browser has no cookie {name}"),
         }
     }
@@ -237,7 +234,7 @@ impl Drop for Browser {
     fn drop(&mut self) {
         if let Some(driver) = self.driver.take() {
             // Also ends chromium.
-            self.runtime.block_on(driver.quit()).unwrap_or_default();
+            self.runtime.block_on(driver.close()).unwrap_or_default();
         }
     }
 }
@@ -258,67 +255,16 @@ fn read_port(output: &mut BufReader<ChildStdout>) -> Result<u16> {
     }
 }
 
-fn capabilities(options: BrowserOptions) -> WebDriverResult<thirtyfour::ChromeCapabilities> {
-    let mut chrome = DesiredCapabilities::chrome();
-    chrome.set_binary(CHROMIUM)?;
+fn capabilities(options: BrowserOptions) -> Capabilities {
     let size = format!("--window-size={},900", options.width);
     // Tests run as root, for which chromium has no sandbox. They open only pages of this machine.
-    for argument in
-        ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", &size]
-    {
-        chrome.add_arg(argument)?;
-    }
+    let arguments =
+        json!(
+            ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", size,]
+        );
+    let mut chromium = json!({"binary": CHROMIUM, "args": arguments});
     if !options.has_scripts {
-        let blocked = json!({"profile.managed_default_content_settings.javascript": 2});
-        chrome.add_experimental_option("prefs", blocked)?;
+        chromium["prefs"] = json!({"profile.managed_default_content_settings.javascript": 2});
     }
-    Ok(chrome)
-}
-
-/// HTTP client for chromedriver. thirtyfour's own client would add a second HTTP library.
-#[derive(Clone)]
-struct DriverClient(Client<HttpConnector, Full<Bytes>>);
-
-impl Default for DriverClient {
-    fn default() -> Self {
-        Self(Client::builder(TokioExecutor::new()).build(HttpConnector::new()))
-    }
-}
-
-/// Future of a method of a trait object.
-type BoxedFuture<'f, T> = Pin<Box<dyn Future<Output = T> + Send + 'f>>;
-
-impl HttpClient for DriverClient {
-    fn send<'s, 'b, 'f>(
-        &'s self,
-        request: Request<Body<'b>>,
-    ) -> BoxedFuture<'f, WebDriverResult<Response<Bytes>>>
-    where
-        's: 'f,
-        'b: 'f,
-        Self: 'f,
-    {
-        Box::pin(async move {
-            let failed = |error: String| WebDriverError::HttpError(error);
-            let (head, body) = request.into_parts();
-            let body = match body {
-                Body::Empty => Bytes::new(),
-                Body::Json(value) => Bytes::from(value.to_string()),
-            };
-            let request = Request::from_parts(head, Full::new(body));
-            let response =
-                self.0.request(request).await.map_err(|error| failed(error.to_string()))?;
-            let (head, body) = response.into_parts();
-            let body = body.collect().await.map_err(|error| failed(error.to_string()))?;
-            Ok(Response::from_parts(head, body.to_bytes()))
-        })
-    }
-
-    fn new<'s, 'f>(&'s self) -> BoxedFuture<'f, Arc<dyn HttpClient>>
-    where
-        's: 'f,
-        Self: 'f,
-    {
-        Box::pin(async { Arc::new(Self::default()) as Arc<dyn HttpClient> })
-    }
+    Capabilities::from_iter([("goog:chromeOptions".to_owned(), chromium)])
 }

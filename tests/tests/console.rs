@@ -18,12 +18,12 @@ use berth_tests::browser::{Browser, BrowserOptions};
 use berth_tests::cluster::{ADMIN_TOKEN, ControlPlane, ControlPlaneOptions};
 use berth_tests::console::ConsoleProcess;
 use berth_tests::skip::skip;
+use fantoccini::key::Key;
 use flate2::read::GzDecoder;
 use objects::{
     HOSTILE, HOSTILE_TEXTS, USUAL_TEXTS, create_objects, create_racks, create_tenant_user, patch,
 };
 use serde_json::{Value, json};
-use thirtyfour::Key;
 
 /// Time limit for the console to list all objects.
 const TIMEOUT: Duration = Duration::from_secs(60);
