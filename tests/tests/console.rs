@@ -276,9 +276,9 @@ fn hosts_are_filtered(console: &Console, browser: &Browser) {
     browser.fill("#q", "RACK1").unwrap();
     browser.wait("one host is shown", |browser| Ok(!browser.is_visible("#host-rack2-a")?)).unwrap();
     assert!(browser.is_visible("#host-rack1-a").unwrap());
-    // The sums are those of the host that is shown: two zones with 46 CPUs for pinning, of which 8 of one zone are pinned.
+    // The sums are those of the host that is shown: two zones with 46 CPUs for pinning, of which 8 and 2 are pinned.
     assert_eq!(browser.text("#counter-hosts").unwrap(), "1");
-    assert!(browser.text("#counter-cpus").unwrap().contains("8 of 92"));
+    assert!(browser.text("#counter-cpus").unwrap().contains("10 of 92"));
     let announced = "return document.getElementById('announcement').textContent;";
     assert_eq!(browser.run(announced, Vec::new()).unwrap(), json!("Hosts: 1"));
     console.open(browser, "/?rack=rack%3Dr2");
