@@ -3,10 +3,12 @@
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{ChildStdout, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use fantoccini::actions::{InputSource as _, KeyAction, KeyActions};
+use fantoccini::elements::Element;
+use fantoccini::error::CmdError;
 use fantoccini::key::Key;
 use fantoccini::wd::Capabilities;
 use fantoccini::{Client, ClientBuilder, Locator};
@@ -109,10 +111,7 @@ impl Browser {
     /// # Errors
     /// Fails if there is no such element.
     pub fn text(&self, selector: &str) -> Result<String> {
-        let driver = self.driver()?;
-        Ok(self
-            .runtime
-            .block_on(async { driver.find(Locator::Css(selector)).await?.text().await })?)
+        self.act(selector, async |element| element.text().await)
     }
 
     /// Returns true if a CSS selector selects a visible element.
@@ -120,14 +119,13 @@ impl Browser {
     /// # Errors
     /// Fails like [`Self::open`].
     pub fn is_visible(&self, selector: &str) -> Result<bool> {
-        let driver = self.driver()?;
-        self.runtime.block_on(async {
+        self.repeat(selector, async |driver| {
             for element in driver.find_all(Locator::Css(selector)).await? {
                 if element.is_displayed().await? {
-                    return anyhow::Ok(true);
+                    return Ok(true);
                 }
             }
-            anyhow::Ok(false)
+            Ok(false)
         })
     }
 
@@ -136,10 +134,7 @@ impl Browser {
     /// # Errors
     /// Fails if there is no such element.
     pub fn click(&self, selector: &str) -> Result<()> {
-        let driver = self.driver()?;
-        Ok(self
-            .runtime
-            .block_on(async { driver.find(Locator::Css(selector)).await?.click().await })?)
+        self.act(selector, async |element| element.click().await)
     }
 
     /// Replaces the text of a field.
@@ -147,13 +142,37 @@ impl Browser {
     /// # Errors
     /// Fails if there is no such element.
     pub fn fill(&self, selector: &str, text: &str) -> Result<()> {
-        let driver = self.driver()?;
-        self.runtime.block_on(async {
-            let element = driver.find(Locator::Css(selector)).await?;
+        self.act(selector, async |element| {
             element.clear().await?;
             element.send_keys(text).await
-        })?;
-        Ok(())
+        })
+    }
+
+    /// Finds an element and does something with it.
+    fn act<T>(
+        &self,
+        selector: &str,
+        action: impl AsyncFn(&Element) -> Result<T, CmdError>,
+    ) -> Result<T> {
+        self.repeat(selector, async |driver| {
+            action(&driver.find(Locator::Css(selector)).await?).await
+        })
+    }
+
+    /// Sends several requests about elements. An update of the page can replace an element in between, so they are repeated.
+    fn repeat<T>(
+        &self,
+        selector: &str,
+        requests: impl AsyncFn(&Client) -> Result<T, CmdError>,
+    ) -> Result<T> {
+        let driver = self.driver()?;
+        let begin = Instant::now();
+        loop {
+            match self.runtime.block_on(requests(driver)) {
+                Err(error) if error.is_stale_element_reference() && begin.elapsed() < TIMEOUT => {}
+                result => return result.with_context(|| selector.to_owned()),
+            }
+        }
     }
 
     /// Presses a key in the element that has the focus.
