@@ -6,8 +6,8 @@ use maud::{Markup, html};
 
 use super::layout::Content;
 use super::parts::{
-    badge, bytes, excerpt, host_link, known, machine_link, notices, table, tenant_link,
-    text_or_dash,
+    badge, bytes, excerpt, filter_form, host_link, known, machine_link, notices, table,
+    tenant_link, text_or_dash,
 };
 use crate::query::{Fields, url};
 
@@ -43,22 +43,15 @@ pub(crate) fn content(snapshot: &Snapshot, fields: &Fields) -> Content {
             }
         }
     };
-    let form = html! {
-        form #filter .filter method="get" action="/vms" role="search" hx-get="/vms"
-            hx-trigger="input delay:200ms, submit" hx-target="#view" hx-select="#view" hx-swap="outerHTML" hx-replace-url="true" {
+    let tenant_field = html! {
+        @if !tenant.is_empty() {
             div {
-                label for="q" { "Filter" }
-                input #q type="search" name="q" value=(text) placeholder="Name, host, address, state…" accesskey="f";
+                label for="tenant" { "Tenant" }
+                input #tenant name="tenant" value=(tenant);
             }
-            @if !tenant.is_empty() {
-                div {
-                    label for="tenant" { "Tenant" }
-                    input #tenant name="tenant" value=(tenant);
-                }
-            }
-            button type="submit" { "Apply" }
         }
     };
+    let form = filter_form("/vms", text, "Name, host, address, state…", &tenant_field);
     Content { form: Some(form), view }
 }
 

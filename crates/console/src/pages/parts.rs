@@ -96,6 +96,21 @@ fn region_id(label: &str) -> String {
     format!("region-{}", label.chars().map(safe).collect::<String>())
 }
 
+/// Returns the form that filters the objects of a page while the user types. The text is the field `q`; `fields` are further ones.
+pub(super) fn filter_form(path: &str, text: &str, placeholder: &str, fields: &Markup) -> Markup {
+    html! {
+        form #filter .filter method="get" action=(path) role="search" hx-get=(path)
+            hx-trigger="input delay:200ms, submit" hx-target="#view" hx-select="#view" hx-swap="outerHTML" hx-replace-url="true" {
+            div {
+                label for="q" { "Filter" }
+                input #q type="search" name="q" value=(text) placeholder=(placeholder) accesskey="f";
+            }
+            (fields)
+            button type="submit" { "Apply" }
+        }
+    }
+}
+
 /// Returns pairs of names and values.
 pub(super) fn facts(pairs: &[(&str, Markup)]) -> Markup {
     html! {

@@ -5,7 +5,7 @@ use berth_views::{Severity, Snapshot, tenants};
 use maud::{Markup, html};
 
 use super::layout::Content;
-use super::parts::{badge, known, notices, table, tenant_link};
+use super::parts::{badge, filter_form, known, notices, table, tenant_link};
 
 pub(crate) fn content(snapshot: &Snapshot, text: &str) -> Content {
     let rows = tenants::rows(snapshot);
@@ -24,16 +24,7 @@ pub(crate) fn content(snapshot: &Snapshot, text: &str) -> Content {
         p .count { (rows.len()) " tenants" }
         (table("Tenants", &head, &rows, "No tenants are visible."))
     };
-    let form = html! {
-        form #filter .filter method="get" action="/tenants" role="search" hx-get="/tenants"
-            hx-trigger="input delay:200ms, submit" hx-target="#view" hx-select="#view" hx-swap="outerHTML" hx-replace-url="true" {
-            div {
-                label for="q" { "Filter" }
-                input #q type="search" name="q" value=(text) placeholder="Name or network" accesskey="f";
-            }
-            button type="submit" { "Apply" }
-        }
-    };
+    let form = filter_form("/tenants", text, "Name or network", &html! {});
     Content { form: Some(form), view }
 }
 
