@@ -9,13 +9,14 @@ use berth_runtime::call::{CallError, with_timeout};
 use berth_runtime::cli::text::error_chain;
 use berth_views::{Kind, Snapshot};
 use kube::Api;
-use kube::api::{ApiResource, DynamicObject, GroupVersionKind, PostParams};
+use kube::api::{DynamicObject, PostParams};
 use serde_json::Value;
 
 use super::session::redirect;
 use super::views::{check_names, frame};
 use crate::error::PageError;
 use crate::new_deployment::NewDeployment;
+use crate::objects::resource::api_resource;
 use crate::pages::create::{Checked, Choices, CreatePage, content, forbidden_content};
 use crate::pages::layout::{Html, Section, page};
 use crate::query::Fields;
@@ -123,9 +124,7 @@ async fn send(
     object: Value,
     is_dry_run: bool,
 ) -> Result<(), CreateError> {
-    let [group, version, kind, plural] = Kind::MachineDeployment.resource();
-    let kind = GroupVersionKind::gvk(group, version, kind);
-    let resource = ApiResource::from_gvk_with_plural(&kind, plural);
+    let resource = api_resource(Kind::MachineDeployment);
     let client = user.session.client.clone();
     let api: Api<DynamicObject> = Api::namespaced_with(client, &new.namespace, &resource);
     let object = serde_json::from_value(object).map_err(|_| CreateError::Unwritable)?;

@@ -2,6 +2,7 @@
 
 pub(crate) mod changed;
 mod namespaces;
+pub(crate) mod resource;
 pub(crate) mod store;
 pub(crate) mod visible;
 pub(crate) mod watch;

@@ -7,12 +7,13 @@ use std::time::{Duration, Instant};
 use berth_runtime::discovery::is_kind_served;
 use berth_runtime::watch::{Config, Event, watch_events};
 use berth_views::{Kind, ObjectName};
-use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
+use kube::api::{ApiResource, DynamicObject};
 use kube::{Api, Client};
 use serde_json::Value;
 use tokio::task::JoinSet;
 
 use super::changed::Changed;
+use super::resource::api_resource;
 use super::store::{Store, WatchState, object_name};
 use super::watch_health::WatchHealth;
 
@@ -34,15 +35,13 @@ pub(crate) fn start_watches(client: &Client, tasks: &mut JoinSet<()>) -> Arc<Sto
 
 /// Watches a kind and updates the store. Never returns.
 async fn watch_kind(store: Arc<Store>, client: Client, kind: Kind) {
-    let [group, version, name, plural] = kind.resource();
-    let gvk = GroupVersionKind::gvk(group, version, name);
-    let resource = ApiResource::from_gvk_with_plural(&gvk, plural);
+    let resource = api_resource(kind);
     loop {
         match is_kind_served(&client, &resource).await {
             Ok(true) => watch_installed_kind(&store, &client, kind, &resource).await,
             Ok(false) => {}
             Err(error) => {
-                tracing::warn!(kind = plural, %error, "failed to check whether a kind is installed; trying again");
+                tracing::warn!(kind = resource.plural, %error, "failed to check whether a kind is installed; trying again");
                 store.set_state(kind, WatchState::Failing);
                 tokio::time::sleep(PROBE_INTERVAL).await;
                 continue;
