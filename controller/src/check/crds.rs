@@ -1,6 +1,7 @@
 //! Checks of CustomResourceDefinitions.
 
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use std::sync::LazyLock;
+
 use kube::ResourceExt as _;
 use serde_json::Value;
 
@@ -45,41 +46,60 @@ const FIRST_WITH_RULES: Release = Release(1, 25, 0);
 /// Command that installs the CustomResourceDefinitions.
 const REMEDY: &str = "berth-controller crds | kubectl apply -f -";
 
+/// A CustomResourceDefinition of this program.
+#[derive(Debug)]
+struct DesiredCrd {
+    name: String,
+    /// The only version of the resource.
+    version: String,
+    schema: Value,
+}
+
+/// All CustomResourceDefinitions of this program. To generate them takes longer than to check them.
+static DESIRED_CRDS: LazyLock<Vec<DesiredCrd>> = LazyLock::new(|| {
+    let desired = berth_api::all_crds().into_iter().map(|crd| {
+        let version = crd.spec.versions.first().map(|version| version.name.clone());
+        let version = version.unwrap_or_default();
+        let object = serde_json::to_value(&crd).unwrap_or_default();
+        let schema = schema_of(&object, &version).clone();
+        DesiredCrd { name: crd.name_any(), version, schema }
+    });
+    desired.collect()
+});
+
 /// Returns the names of the CustomResourceDefinitions that the checks examine.
 #[must_use]
 pub fn crd_names() -> Vec<String> {
-    let own = berth_api::all_crds().into_iter().map(|crd| crd.name_any());
+    let own = DESIRED_CRDS.iter().map(|desired| desired.name.clone());
     own.chain([MACHINE_DEPLOYMENTS.to_owned()]).collect()
 }
 
 fn check_installed(input: &Input) -> Result<Outcome, Unread> {
     let (mut problems, mut names) = (Vec::new(), Vec::new());
-    for crd in berth_api::all_crds() {
-        let name = crd.name_any();
-        let problem = match input.crd(&name)? {
+    for DesiredCrd { name, version, .. } in &*DESIRED_CRDS {
+        let problem = match input.crd(name)? {
             None => Some("does not exist".to_owned()),
-            Some(found) => find_problem(&crd, found),
+            Some(found) => find_problem(version, found),
         };
-        problems.extend(problem.map(|problem| (name.clone(), problem)));
-        names.push(name);
+        problems.extend(problem.map(|problem| (name.as_str(), problem)));
+        names.push(name.as_str());
     }
     if problems.is_empty() {
         return Ok(Outcome::pass(format!("{} are established", names.len()))
             .with_evidence("customresourcedefinitions", join_names(&names)));
     }
-    let failed: Vec<&str> = problems.iter().map(|(name, _)| name.as_str()).collect();
+    let failed: Vec<&str> = problems.iter().map(|(name, _)| *name).collect();
     let outcome = Outcome::fail(format!("not usable: {}", join_names(&failed))).remedy(REMEDY);
     Ok(problems.into_iter().fold(outcome, |outcome, (name, problem)| {
         outcome.with_evidence(format!("CustomResourceDefinition {name}"), problem)
     }))
 }
 
-/// Returns the reason why a CustomResourceDefinition cannot be used; `None` if it can.
-fn find_problem(desired: &CustomResourceDefinition, found: &Value) -> Option<String> {
+/// Returns the reason why a CustomResourceDefinition cannot be used for this version; `None` if it can.
+fn find_problem(version: &str, found: &Value) -> Option<String> {
     if text(condition(found, "Established"), "/status") != "True" {
         return Some("is not established".to_owned());
     }
-    let version = desired.spec.versions.first().map(|version| version.name.as_str())?;
     let served = items(found, "/spec/versions").find(|one| one["name"] == version);
     if !served.is_some_and(|one| one["served"] == true) {
         return Some(format!("does not serve {version}"));
@@ -94,17 +114,14 @@ fn check_schema(input: &Input) -> Result<Outcome, Unread> {
     let keeps_rules = input.kubernetes_release().is_some_and(|release| release >= FIRST_WITH_RULES);
     let ignored: &[&str] = if keeps_rules { &[] } else { &["x-kubernetes-validations"] };
     let (mut differences, mut compared) = (Vec::new(), 0);
-    for crd in berth_api::all_crds() {
-        let name = crd.name_any();
-        let Some(found) = input.crd(&name)? else { continue };
+    for DesiredCrd { name, version, schema: desired } in &*DESIRED_CRDS {
+        let Some(found) = input.crd(name)? else { continue };
         compared += 1;
-        let version = crd.spec.versions.first().map(|version| version.name.clone());
-        let desired = serde_json::to_value(&crd).unwrap_or_default();
-        let [desired, found] = [&desired, found].map(|crd| schema_of(crd, version.as_deref()));
+        let found = schema_of(found, version);
         // The second comparison finds fields that are only in the cluster's schema.
         let path = first_difference(desired, found, ignored)
             .or_else(|| first_difference(found, desired, ignored));
-        differences.extend(path.map(|path| (name, path)));
+        differences.extend(path.map(|path| (name.as_str(), path)));
     }
     if compared == 0 {
         return Ok(Outcome::skip("no CustomResourceDefinition of Berth exists, see crd.installed"));
@@ -113,7 +130,7 @@ fn check_schema(input: &Input) -> Result<Outcome, Unread> {
         return Ok(Outcome::pass("equal")
             .with_evidence("customresourcedefinitions", format!("{compared} compared")));
     }
-    let names: Vec<&str> = differences.iter().map(|(name, _)| name.as_str()).collect();
+    let names: Vec<&str> = differences.iter().map(|(name, _)| *name).collect();
     let message =
         format!("CRDs from a different release than this program: {}", join_names(&names));
     let outcome = Outcome::warn(message).remedy(format!(
@@ -126,8 +143,8 @@ fn check_schema(input: &Input) -> Result<Outcome, Unread> {
 }
 
 /// Returns the schema of a version of a CustomResourceDefinition; null if the version does not exist.
-fn schema_of<'v>(crd: &'v Value, version: Option<&str>) -> &'v Value {
-    let found = items(crd, "/spec/versions").find(|one| one["name"].as_str() == version);
+fn schema_of<'v>(crd: &'v Value, version: &str) -> &'v Value {
+    let found = items(crd, "/spec/versions").find(|one| one["name"] == version);
     found.and_then(|one| one.pointer("/schema/openAPIV3Schema")).unwrap_or(&Value::Null)
 }
 

@@ -1,5 +1,7 @@
 //! Tests that no content of an object causes a panic, or control characters in the output.
 
+use std::sync::LazyLock;
+
 use berth_runtime::cli::style::Style;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
@@ -67,6 +69,13 @@ fn hostile_value() -> impl Strategy<Value = Value> {
         ]
     })
 }
+
+/// The smallest CustomResourceDefinition of Berth.
+static VALID_CRD: LazyLock<Value> = LazyLock::new(|| {
+    let crds = berth_api::all_crds();
+    let crd = crds.iter().find(|crd| crd.name_any().starts_with("vlanclaims.")).unwrap();
+    serde_json::to_value(crd).unwrap()
+});
 
 /// Returns a valid object of each kind, each with its kind.
 fn valid_objects() -> Vec<(Kind, Value)> {
@@ -282,9 +291,7 @@ proptest! {
         replacement in hostile_value(),
     ) {
         let mut lists = valid_objects();
-        let all_crds = berth_api::all_crds();
-        let crd = all_crds.iter().find(|crd| crd.name_any().starts_with("vlanclaims.")).unwrap();
-        let crd = with_replaced(&serde_json::to_value(crd).unwrap(), place, &replacement);
+        let crd = with_replaced(&VALID_CRD, place, &replacement);
         let chosen = choice.index(lists.len());
         lists[chosen].1 = with_replaced(&lists[chosen].1, place, &replacement);
         let host = with_replaced(&valid_host(), place, &replacement);
