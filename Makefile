@@ -33,13 +33,15 @@ demo: setup  ## run a control plane, three emulated hosts, two tenants and their
 setup:  ## install the requirements of the tests (Debian, Ubuntu; as root)
 	./tests/setup.sh $(HOST_PROGRAMS) cargo-deb=cargo:cargo-deb
 
-test: setup  ## run lint and all tests, with the requirements from setup
-	# Builds the control plane and the host image at the same time, if this machine does not have them.
-	nice ./tests/prepare.sh & prepare=$$!; trap 'kill $$prepare 2>/dev/null' EXIT; \
+test:  ## run lint and all tests, with the requirements from setup
+	./tests/setup.sh --build $(HOST_PROGRAMS)
+	# At the same time as the build: installs the other requirements, and builds the control plane and the host image, if this
+	# machine does not have them.
+	($(MAKE) --no-print-directory setup && exec nice ./tests/prepare.sh) & prepare=$$!; trap 'kill $$prepare 2>/dev/null' EXIT; \
 	$(MAKE) --no-print-directory lint && \
 	$(CARGO) test --locked --workspace --no-run && \
-	$(PACKAGE_OF_TESTS) && \
-	wait $$prepare
+	wait $$prepare && \
+	$(PACKAGE_OF_TESTS)
 	CARGO="$(CARGO)" ./tests/run.sh --locked --workspace
 
 test-current: setup  ## run all tests on the Kubernetes of KUBEBUILDER_ASSETS and the KubeVirt of KUBEVIRT_ASSETS, without skips; writes a result to docs/results

@@ -1,14 +1,21 @@
 #!/bin/sh
 # Installs the missing requirements of the tests and benchmarks on Debian and Ubuntu. Requires root only
-# if a program is missing. Arguments name additional programs: PROGRAM=PACKAGE, or PROGRAM=cargo:CRATE.
+# if a program is missing. Arguments name additional programs: PROGRAM=PACKAGE, or PROGRAM=cargo:CRATE. With --build, it
+# installs only the requirements of a build, and fails if the others cannot be installed.
 set -eu
 
+build_only=
+[ "${1:-}" != --build ] || {
+    build_only=1
+    shift
+}
 missing=
 crates=
 want() { # adds the package to the missing packages if the program is missing; usage: want PROGRAM PACKAGE
     command -v "$1" >/dev/null 2>&1 || missing="$missing $2"
 }
 want cc gcc
+for_build=$missing
 want tar tar
 want bzip2 bzip2
 want xz xz-utils
@@ -33,7 +40,7 @@ for pair in "$@"; do
     esac
 done
 
-if [ -n "$crates" ]; then
+if [ -n "$crates" ] && [ -z "$build_only" ]; then
     echo "setup: installing$crates"
     # These programs run for seconds, so they are built in less time, without the optimisations of their own profiles.
     # shellcheck disable=SC2086 # a list of words
@@ -50,6 +57,8 @@ if [ "$(id -u)" -ne 0 ]; then
     echo "setup: run as root once: apt-get install -y$missing" >&2
     exit 1
 fi
+[ -z "$build_only" ] || missing=$for_build
+[ -n "$missing" ] || exit 0
 echo "setup: installing$missing"
 export DEBIAN_FRONTEND=noninteractive
 apt-get update -qq
