@@ -342,12 +342,20 @@ impl Root {
     }
 
     fn read_into(&self, path: &str, limit: usize, bytes: &mut Vec<u8>) -> Result<(), ReadError> {
-        let mut file = self.open_file(path)?;
+        let mut file = self.open_to_read(path)?;
         let io_error = |io| {
             new_read_error(path, problem_from_errno(Errno::try_from(io).unwrap_or(Errno::EIO)))
         };
         let mut page = [0; PAGE_SIZE];
-        let first = file.read(&mut page).map_err(io_error)?;
+        let first = match file.read(&mut page) {
+            Ok(first) if first > 0 => first,
+            // Almost all files have content, so their type is not read, which would be a quarter of the system calls of a
+            // report. What a read that does not block returns of another kind of file is as limited as a file.
+            nothing => {
+                check_type(&file, path)?;
+                nothing.map_err(io_error)?
+            }
+        };
         bytes.extend_from_slice(page.get(..first).unwrap_or_default());
         // sysfs returns a whole attribute in one read, so the end of the file need not be detected by a second read,
         // which would double the number of system calls of a report.
@@ -364,13 +372,15 @@ impl Root {
     }
 
     fn open_file(&self, path: &str) -> Result<File, ReadError> {
+        let file = self.open_to_read(path)?;
+        check_type(&file, path)?;
+        Ok(file)
+    }
+
+    /// Opens a file of any kind.
+    fn open_to_read(&self, path: &str) -> Result<File, ReadError> {
         // With O_NONBLOCK, opening a named pipe in a captured tree does not block.
-        let fd = self.open_fd(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY)?;
-        let file = File::from(fd);
-        match file.metadata() {
-            Ok(metadata) if metadata.is_file() => Ok(file),
-            _ => Err(new_read_error(path, ReadProblem::NotRegularFile)),
-        }
+        self.open_fd(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY).map(File::from)
     }
 
     fn open_fd(&self, path: &str, flags: OFlag) -> Result<OwnedFd, ReadError> {
@@ -429,6 +439,14 @@ fn collect_names(
     }
     names.sort_unstable();
     Ok(names)
+}
+
+/// Returns an error unless the file is a regular file.
+fn check_type(file: &File, path: &str) -> Result<(), ReadError> {
+    match file.metadata() {
+        Ok(metadata) if metadata.is_file() => Ok(()),
+        _ => Err(new_read_error(path, ReadProblem::NotRegularFile)),
+    }
 }
 
 fn new_read_error(path: &str, problem: ReadProblem) -> ReadError {
