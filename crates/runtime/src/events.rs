@@ -6,7 +6,7 @@ use kube::runtime::events::{Event, Recorder};
 use crate::call::{CallError, with_timeout};
 
 /// Namespace of Events about cluster-scoped objects.
-const CLUSTER_EVENT_NAMESPACE: &str = "default";
+pub(crate) const CLUSTER_EVENT_NAMESPACE: &str = "default";
 /// Maximum length of an Event's note, in bytes.
 pub const MAX_NOTE_BYTES: usize = 1024;
 

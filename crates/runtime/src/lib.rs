@@ -28,6 +28,8 @@ pub mod listen;
 pub mod local_server;
 pub mod log;
 #[cfg(feature = "cluster")]
+pub mod object_events;
+#[cfg(feature = "cluster")]
 pub mod reconcile;
 #[cfg(feature = "cluster")]
 mod retry_after;

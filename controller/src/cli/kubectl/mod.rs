@@ -8,6 +8,7 @@ mod drain_check;
 mod exchange;
 mod host;
 mod hosts;
+mod machine_events;
 mod machines;
 mod networks;
 mod output;

@@ -7,11 +7,13 @@ use berth_runtime::cli::columns::{TERMINAL_WIDTH, shorten};
 use berth_runtime::cli::style::Style;
 use berth_runtime::cli::text::to_single_line;
 use berth_runtime::cli::{EXIT_BAD_INPUT, EXIT_PROBLEMS, Failure, print, print_error};
-use berth_views::Snapshot;
+use berth_runtime::object_events::ObjectEvent;
 use berth_views::machines::{self, MachineRow, MachineState};
+use berth_views::{ObjectName, Snapshot};
 use serde::Serialize;
 
 use super::arguments::{ListArguments, Output};
+use super::machine_events::{push_events, read_machine_events};
 use super::output::{push_paragraph, to_json, to_yaml};
 use super::program::PROGRAM;
 use super::read::{Session, read_objects, snapshot_of};
@@ -24,7 +26,8 @@ use crate::plan::{Explanation, Placement, explain_placement, render_placement};
 ///
 /// For a machine with a host: its zones and CPUs, the points of its host and of others, and why the remaining hosts refuse it.
 /// For a machine without a host: the rule by which each host refuses it, and what to do. For a machine that leaves its host:
-/// what it waits for. NAME is a VirtualMachine, a VirtualMachineInstance or a launcher pod; NAMESPACE/NAME also works.
+/// what it waits for. In each case the latest Events of the machine and of its launcher pods. NAME is a VirtualMachine, a
+/// VirtualMachineInstance or a launcher pod; NAMESPACE/NAME also works.
 ///
 /// The hosts are compared by the engine of the controller, on the current state of the cluster. This needs the permission to
 /// list Nodes, InfraNodes and Pods of the whole cluster; without it, only the status of the machine is shown.
@@ -48,6 +51,18 @@ struct Why {
     /// Result of the engine; absent if the objects of the cluster may not be read, or if the machine is stopped.
     #[serde(skip_serializing_if = "Option::is_none")]
     placement: Option<Placement>,
+    /// Latest Events about the machine and its launcher pods, the latest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    events: Vec<ObjectEvent>,
+}
+
+/// State of the machine.
+struct State {
+    snapshot: Snapshot,
+    name: ObjectName,
+    /// State of the cluster, if the objects are from files.
+    fleet: Option<Fleet>,
+    events: Vec<ObjectEvent>,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
@@ -56,13 +71,12 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         let error = anyhow::anyhow!("`why` has no --watch: use `kubectl berth machines --watch`");
         return Err(Failure { exit_code: EXIT_BAD_INPUT, error });
     }
-    let (snapshot, fleet_of_files) = read(arguments)?;
-    let name = find_machine(&snapshot, &arguments.name, list.scope.namespace.as_deref())?;
+    let State { snapshot, name, fleet, events } = read(arguments)?;
     let machine = machines::find(&snapshot, &name)
         .ok_or_else(|| TargetError::NotFound { name: arguments.name.clone() })?;
     let cluster = &list.scope.cluster;
     let sources = StateSources { cluster, from: &[], added: &[], is_drain: false };
-    let fleet = fleet_of_files.map_or_else(|| sources.read(), Ok);
+    let fleet = fleet.map_or_else(|| sources.read(), Ok);
     let (placement, problems) = match fleet {
         Ok(fleet) => {
             let name = name.to_string();
@@ -76,7 +90,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             (None, Vec::new())
         }
     };
-    let why = Why { machine, placement };
+    let why = Why { machine, placement, events };
     let text = match list.output {
         Output::Table | Output::Wide => format(&why, &problems, Style::for_stdout()),
         Output::Json => to_json(&why)?,
@@ -86,20 +100,32 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(if why.needs_action() { EXIT_PROBLEMS } else { 0 }))
 }
 
-/// Reads the machines. Files are read once, because standard input has no second time: they are also returned as the state
-/// of the cluster.
-fn read(arguments: &Arguments) -> Result<(Snapshot, Option<Fleet>), Failure> {
+/// Reads the machines, and finds the machine of the arguments. Files are read once, because standard input has no second
+/// time: they are also returned as the state of the cluster.
+fn read(arguments: &Arguments) -> Result<State, Failure> {
     let list = &arguments.list;
+    let find = |snapshot: &Snapshot| {
+        find_machine(snapshot, &arguments.name, list.scope.namespace.as_deref())
+    };
     if !list.from.is_empty() {
         let (objects, problems) = read_objects(&list.from)?;
         let snapshot = snapshot_of(&objects, &machines::KINDS);
         let items = objects.into_iter().map(FleetItem::from_input).collect();
-        return Ok((snapshot, Some(Fleet::from_items(items, problems))));
+        let name = find(&snapshot)?;
+        let fleet = Some(Fleet::from_items(items, problems));
+        return Ok(State { snapshot, name, fleet, events: Vec::new() });
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let session = Session::open_for_machine(&list.scope, &arguments.name).await?;
-        Ok((session.read(&machines::KINDS).await?, None))
+        let snapshot = session.read(&machines::KINDS).await?;
+        let name = find(&snapshot)?;
+        let events = read_machine_events(&session.client, &snapshot, &name).await;
+        let events = events.unwrap_or_else(|error| {
+            print_error(&to_single_line(&format!("{PROGRAM}: not shown: events: {error}")));
+            Vec::new()
+        });
+        Ok(State { snapshot, name, fleet: None, events })
     })
 }
 
@@ -157,5 +183,6 @@ fn format(why: &Why, problems: &[Problem], style: Style) -> String {
         }
         None => {}
     }
+    push_events(&mut out, &why.events, style);
     out
 }

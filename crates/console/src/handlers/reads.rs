@@ -4,29 +4,22 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use berth_runtime::call::{CallError, with_timeout};
+use berth_runtime::object_events::{ObjectEvent, latest_events};
 use berth_views::ObjectName;
-use k8s_openapi::api::core::v1::{Event, PersistentVolumeClaim, ResourceQuota};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, ResourceQuota};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta;
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt as _};
 
-use crate::pages::reads::{EventRow, QuotaRow, Read, ReadError, Rows, VolumeRow};
+use crate::pages::reads::{QuotaRow, Read, ReadError, Rows, VolumeRow};
 use crate::requests::SignedIn;
 use crate::session::read_cache::ReadCache;
 use crate::state::Console;
 
-/// Maximum number of Events on a page.
-const MAX_EVENTS: usize = 50;
-/// Number of Events in one page of a list. The API server returns them by name, so that all are read to find the latest.
-const EVENT_PAGE_SIZE: u32 = 500;
-/// Maximum number of pages of Events about an object.
-const MAX_EVENT_PAGES: usize = 10;
 /// Maximum number of volumes on a page.
 const MAX_VOLUMES: u32 = 100;
 /// Maximum number of ResourceQuotas on a page.
 const MAX_QUOTAS: u32 = 100;
-/// Namespace of the Events about cluster-scoped objects.
-const DEFAULT_NAMESPACE: &str = "default";
 
 /// Returns the latest Events about an object of one of these kinds; the namespace of cluster-scoped objects is empty.
 pub(super) async fn events(
@@ -34,7 +27,7 @@ pub(super) async fn events(
     user: &SignedIn,
     kinds: [&str; 2],
     object: &ObjectName,
-) -> Arc<Read<EventRow>> {
+) -> Arc<Read<ObjectEvent>> {
     let read = read_events(&user.session.client, kinds, object);
     cached(console, user, &user.session.events, object, read).await
 }
@@ -98,53 +91,9 @@ fn read_error(error: CallError) -> ReadError {
     }
 }
 
-async fn read_events(client: &Client, kinds: [&str; 2], object: &ObjectName) -> Read<EventRow> {
-    let ObjectName { namespace, name } = object;
-    let namespace = if namespace.is_empty() { DEFAULT_NAMESPACE } else { namespace };
-    let events: Api<Event> = Api::namespaced(client.clone(), namespace);
-    let selector = format!("involvedObject.name={name}");
-    let mut params = ListParams::default().fields(&selector).limit(EVENT_PAGE_SIZE);
-    let mut rows = Vec::new();
-    for _ in 0..MAX_EVENT_PAGES {
-        let list = with_timeout(events.list(&params)).await.map_err(read_error)?;
-        let is_own = |event: &Event| {
-            let kind = event.involved_object.kind.as_deref().unwrap_or_default();
-            kinds.contains(&kind)
-        };
-        rows.extend(list.items.into_iter().filter(is_own).map(event_row));
-        keep_latest(&mut rows);
-        let token = list.metadata.continue_.filter(|token| !token.is_empty());
-        let Some(token) = token else { break };
-        params = params.continue_token(&token);
-    }
-    Ok(Rows { rows, is_partial: false })
-}
-
-/// Sorts Events, the latest first, and removes old ones.
-fn keep_latest(rows: &mut Vec<EventRow>) {
-    rows.sort_by(|a, b| b.time.cmp(&a.time));
-    rows.truncate(MAX_EVENTS);
-}
-
-fn event_row(event: Event) -> EventRow {
-    let source = event.source.and_then(|source| source.component);
-    let observed = event.series.as_ref().and_then(|series| series.last_observed_time.as_ref());
-    let observed = observed.map(|time| time.0);
-    let last = event.last_timestamp.or(event.first_timestamp).map(|time| time.0);
-    let time = observed.or(last).or_else(|| event.event_time.map(|time| time.0));
-    let count = event.count.or_else(|| event.series.and_then(|series| series.count));
-    EventRow {
-        time: time.map(|time| time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()).unwrap_or_default(),
-        type_: event.type_.unwrap_or_default(),
-        reason: event.reason.unwrap_or_default(),
-        message: event.message.unwrap_or_default(),
-        source: event
-            .reporting_component
-            .filter(|name| !name.is_empty())
-            .or(source)
-            .unwrap_or_default(),
-        count: count.unwrap_or(1),
-    }
+async fn read_events(client: &Client, kinds: [&str; 2], object: &ObjectName) -> Read<ObjectEvent> {
+    let rows = latest_events(client, &kinds, &object.namespace, &object.name).await;
+    Ok(Rows { rows: rows.map_err(read_error)?, is_partial: false })
 }
 
 async fn read_quotas(client: &Client, namespace: &str) -> Read<QuotaRow> {
@@ -258,7 +207,7 @@ mod tests {
         });
         let object = ObjectName::new("", "a");
         let rows = read_events(&client, ["InfraNode", "Node"], &object).await.unwrap().rows;
-        assert_eq!(rows.len(), MAX_EVENTS);
+        assert_eq!(rows.len(), berth_runtime::object_events::MAX_EVENTS);
         assert_eq!(rows[0].reason, "Reason119");
         assert_eq!(rows[49].reason, "Reason70");
     }

@@ -1,6 +1,7 @@
 //! One host.
 
 use berth_api::infra_node::{Allocation, Neighbor, Zone};
+use berth_runtime::object_events::ObjectEvent;
 use berth_views::host_detail::{self, HostDetail, HostNetworkRow};
 use berth_views::hosts::PagesRow;
 use berth_views::{Severity, Snapshot};
@@ -12,13 +13,17 @@ use super::parts::{
     UNKNOWN_STATE, amount, badge, bytes, condition_table, excerpt, facts, host_path, issue_list,
     known, machine_link, notices, table, tenant_link, text_or_dash,
 };
-use super::reads::{EventRow, Read, event_section};
+use super::reads::{Read, event_section};
 
 /// Size of a CPU in the map, in pixels.
 const CELL_PIXELS: usize = 14;
 
 /// Returns the page of a host; `None` if the user sees no such host.
-pub(crate) fn content(snapshot: &Snapshot, name: &str, events: &Read<EventRow>) -> Option<Content> {
+pub(crate) fn content(
+    snapshot: &Snapshot,
+    name: &str,
+    events: &Read<ObjectEvent>,
+) -> Option<Content> {
     let detail = host_detail::detail(snapshot, name)?;
     let status = snapshot.infra_nodes.get(name).and_then(|infra| infra.status.as_ref());
     let zones = status.map(|status| status.zones.as_slice()).unwrap_or_default();

@@ -1,5 +1,6 @@
 //! One VM: where it runs, in which zones, and why.
 
+use berth_runtime::object_events::ObjectEvent;
 use berth_views::host_detail;
 use berth_views::machines::{self, MachineRow};
 use berth_views::{ObjectName, Snapshot};
@@ -11,13 +12,13 @@ use super::parts::{
     badge, bytes, excerpt, facts, host_link, known, machine_path, notices, table, tenant_link,
     text_or_dash,
 };
-use super::reads::{EventRow, Read, event_section};
+use super::reads::{Read, event_section};
 
 /// Returns the page of a VM; `None` if the user sees no such VM.
 pub(crate) fn content(
     snapshot: &Snapshot,
     name: &ObjectName,
-    events: &Read<EventRow>,
+    events: &Read<ObjectEvent>,
 ) -> Option<Content> {
     let row = machines::find(snapshot, name)?;
     let view = html! {

@@ -1,5 +1,6 @@
 //! Objects that a page reads itself, with the credential of its user, because only that page shows them.
 
+use berth_runtime::object_events::ObjectEvent;
 use maud::{Markup, html};
 
 use super::parts::{excerpt, table};
@@ -26,17 +27,6 @@ pub(crate) struct Rows<T> {
     pub(crate) is_partial: bool,
 }
 
-/// An Event.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct EventRow {
-    pub(crate) time: String,
-    pub(crate) type_: String,
-    pub(crate) reason: String,
-    pub(crate) message: String,
-    pub(crate) source: String,
-    pub(crate) count: i32,
-}
-
 /// A resource of a ResourceQuota.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct QuotaRow {
@@ -55,8 +45,8 @@ pub(crate) struct VolumeRow {
     pub(crate) class: String,
 }
 
-pub(super) fn event_section(events: &Read<EventRow>) -> Markup {
-    let row = |event: &EventRow| {
+pub(super) fn event_section(events: &Read<ObjectEvent>) -> Markup {
+    let row = |event: &ObjectEvent| {
         html! {
             tr {
                 td { (event.time) }

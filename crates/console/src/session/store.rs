@@ -4,11 +4,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use berth_runtime::object_events::ObjectEvent;
 use kube::Client;
 use tokio::sync::Semaphore;
 
 use super::read_cache::ReadCache;
-use crate::pages::reads::{EventRow, QuotaRow, VolumeRow};
+use crate::pages::reads::{QuotaRow, VolumeRow};
 use crate::random::{IdHash, RandomError, random_id};
 use crate::rights::Rights;
 
@@ -34,7 +35,7 @@ pub(crate) struct Session {
     pub(crate) client: Client,
     /// Permissions of the user.
     pub(crate) rights: Rights,
-    pub(crate) events: ReadCache<EventRow>,
+    pub(crate) events: ReadCache<ObjectEvent>,
     pub(crate) quotas: ReadCache<QuotaRow>,
     pub(crate) volumes: ReadCache<VolumeRow>,
     /// Permits to compute parts of pages.
