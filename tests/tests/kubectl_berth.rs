@@ -116,6 +116,7 @@ fn the_views_are_those_of_kubectl() {
     }
     hosts_are_those_of_kubectl(&plane);
     machines_and_tenants_are_those_of_kubectl(&plane);
+    events_of_a_machine_are_explained(&plane);
     a_user_of_one_namespace_gets_its_machines(&plane);
     a_watch_shows_changes(&plane);
 }
@@ -183,6 +184,54 @@ fn machines_and_tenants_are_those_of_kubectl(plane: &ControlPlane) {
     assert!(why.contains("cluster-bank/web-1 is on rack1-a"), "{why}");
 }
 
+fn events_of_a_machine_are_explained(plane: &ControlPlane) {
+    // The control plane of this test has no controller that creates the account, which a pod needs.
+    let account = json!({
+        "apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"namespace": "cluster-bank", "name": "default"},
+    });
+    plane.apply(&account.to_string()).unwrap();
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {
+            "namespace": "cluster-bank", "name": "virt-launcher-web-1-a",
+            "labels": {"kubevirt.io": "virt-launcher", "vm.kubevirt.io/name": "web-1"},
+        },
+        "spec": {"containers": [{"name": "compute", "image": "virt-launcher"}]},
+    });
+    plane.apply(&pod.to_string()).unwrap();
+    let event = |kind: &str, object: &str, reason: &str, minute: u8, count: u8| {
+        let time = format!("2026-11-28T12:{minute:02}:00Z");
+        let event = json!({
+            "apiVersion": "v1", "kind": "Event",
+            "metadata": {"namespace": "cluster-bank", "name": format!("{object}.{minute}")},
+            "involvedObject": {"kind": kind, "namespace": "cluster-bank", "name": object},
+            "type": "Warning", "reason": reason, "message": "m", "lastTimestamp": time, "count": count,
+            "source": {"component": "kubelet"},
+        });
+        plane.apply(&event.to_string()).unwrap();
+    };
+    event("VirtualMachineInstance", "web-1", "Started", 1, 1);
+    event("Pod", "virt-launcher-web-1-a", "FailedMount", 3, 4);
+    event("Machine", "web-1", "OfAnotherKind", 4, 1);
+    event("VirtualMachine", "web-2", "OfAnotherMachine", 5, 1);
+    let kubeconfig = plane.kubeconfig();
+    let output = run(&kubeconfig, &["why", "cluster-bank/web-1", "-o", "json"]);
+    let why: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let events = why["events"].as_array().unwrap().iter();
+    let events: Vec<_> =
+        events.map(|one| (one["reason"].as_str(), one["count"].as_u64())).collect();
+    assert_eq!(events, [(Some("FailedMount"), Some(4)), (Some("Started"), Some(1))], "{why:#}");
+    let output = run(&kubeconfig, &["why", "cluster-bank/web-1"]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        text.contains("Latest Events\n  ! 2026-11-28T12:03:00Z FailedMount (4 times)"),
+        "{text}"
+    );
+    plane
+        .kubectl(&["delete", "pod", "-n", "cluster-bank", "virt-launcher-web-1-a", "--now"])
+        .unwrap();
+}
+
 fn a_user_of_one_namespace_gets_its_machines(plane: &ControlPlane) {
     let namespace = "cluster-bank";
     for object in [
@@ -232,6 +281,18 @@ fn a_user_of_one_namespace_gets_its_machines(plane: &ControlPlane) {
     assert!(output.status.success() && text.contains("host: rack1-a"), "{output:?}");
     let output = run(&kubeconfig, &["hosts", "-n", namespace]);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
+    // An administrator sees the same with `--as`, and without a user its group is refused.
+    let account = format!("system:serviceaccount:{namespace}:user");
+    let own = run(&kubeconfig, &["machines", "-n", namespace]);
+    let impersonated = run(&plane.kubeconfig(), &["machines", "-n", namespace, "--as", &account]);
+    assert_eq!(own, impersonated);
+    let output = run(&plane.kubeconfig(), &["machines", "--as-group", "system:masters"]);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && error.contains("need --as"), "{output:?}");
+    // The permission to impersonate is needed.
+    let output = run(&kubeconfig, &["machines", "-n", namespace, "--as", "system:admin"]);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(3) && error.contains("impersonate"), "{output:?}");
     // The namespace of the context is used if all namespaces are refused.
     let context = ["config", "set-context", "--current", "--namespace", namespace];
     plane.kubectl_with(&kubeconfig, &context, "").unwrap();

@@ -113,6 +113,54 @@ impl Cluster {
     }
 }
 
+/// Another user whose permissions the requests have, as the options `--as`, `--as-uid` and `--as-group` of kubectl. Each part
+/// replaces that of the kubeconfig's user (`as`, `as-uid`, `as-groups`).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Impersonation {
+    /// Name of the user.
+    pub user: Option<String>,
+    /// UID of the user.
+    pub uid: Option<String>,
+    /// Groups of the user.
+    pub groups: Vec<String>,
+}
+
+/// Reason why requests cannot impersonate a user.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ImpersonationError {
+    /// There is a UID or a group without a user.
+    #[error("--as-uid and --as-group need --as")]
+    NoUser,
+    /// A request cannot contain the name, which may have only printable ASCII characters.
+    #[error(
+        "{0:?}: names of --as, --as-uid and --as-group may have only printable ASCII characters"
+    )]
+    InvalidName(String),
+}
+
+impl Impersonation {
+    fn apply(&self, user: &mut AuthInfo) -> Result<(), ImpersonationError> {
+        let Self { user: name, uid, groups } = self;
+        let is_printable = |name: &str| name.bytes().all(|byte| matches!(byte, b' '..=b'~'));
+        let mut names = name.iter().chain(uid).chain(groups);
+        if let Some(invalid) = names.find(|name| !is_printable(name)) {
+            return Err(ImpersonationError::InvalidName(invalid.clone()));
+        }
+        let AuthInfo { impersonate, impersonate_uid, impersonate_groups, .. } = user;
+        if name.is_some() {
+            impersonate.clone_from(name);
+        }
+        if uid.is_some() {
+            impersonate_uid.clone_from(uid);
+        }
+        if !groups.is_empty() {
+            *impersonate_groups = Some(groups.clone());
+        }
+        let has_others = uid.is_some() || !groups.is_empty();
+        if has_others && impersonate.is_none() { Err(ImpersonationError::NoUser) } else { Ok(()) }
+    }
+}
+
 /// Returns a client with the permissions of the user of a command, and the namespace of the context. The kubeconfig is
 /// found as by kubectl: the file `kubeconfig`, or else the files in the variable `KUBECONFIG`, or else
 /// `~/.kube/config`. In a pod without these files, the pod's ServiceAccount is used. `context` is the name of a context
@@ -120,14 +168,15 @@ impl Cluster {
 ///
 /// # Errors
 ///
-/// Returns an error if the kubeconfig cannot be read, or has no such context.
+/// Returns an error if the kubeconfig cannot be read, or has no such context, or if requests cannot impersonate the user.
 pub async fn connect_as_user(
     kubeconfig: Option<&Path>,
     context: Option<&str>,
+    impersonation: &Impersonation,
 ) -> anyhow::Result<(Connection, String)> {
     let options =
         KubeConfigOptions { context: context.map(str::to_owned), ..KubeConfigOptions::default() };
-    let config = match (kubeconfig, context) {
+    let mut config = match (kubeconfig, context) {
         (Some(path), _) => {
             let name = path.display();
             let read =
@@ -143,6 +192,7 @@ pub async fn connect_as_user(
             .await
             .context("no cluster is configured: set KUBECONFIG, or specify --kubeconfig FILE")?,
     };
+    impersonation.apply(&mut config.auth_info)?;
     let namespace = config.default_namespace.clone();
     Ok((create_connection(config, None, |_| {})?, namespace))
 }

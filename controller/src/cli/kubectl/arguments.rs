@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use berth_api::TenantCluster;
 use berth_runtime::cli::{EXIT_BAD_INPUT, Failure};
+use berth_runtime::client::Impersonation;
 use clap::{ValueEnum, ValueHint};
 
 /// Arguments that select the cluster.
@@ -15,6 +16,22 @@ pub(super) struct ClusterArguments {
     /// Context of the kubeconfig; by default its current context
     #[arg(long, value_name = "NAME")]
     pub(super) context: Option<String>,
+    /// Show what this user may see; needs the permission to impersonate the user
+    #[arg(long = "as", value_name = "USER")]
+    pub(super) as_user: Option<String>,
+    /// UID of the user of --as
+    #[arg(long, value_name = "UID")]
+    pub(super) as_uid: Option<String>,
+    /// Group of the user of --as; may be given several times
+    #[arg(long, value_name = "GROUP")]
+    pub(super) as_group: Vec<String>,
+}
+
+impl ClusterArguments {
+    pub(super) fn impersonation(&self) -> Impersonation {
+        let Self { as_user, as_uid, as_group, .. } = self;
+        Impersonation { user: as_user.clone(), uid: as_uid.clone(), groups: as_group.clone() }
+    }
 }
 
 /// Arguments that select the cluster and a namespace.

@@ -140,6 +140,9 @@ fn scope(words: &[String]) -> ScopeArguments {
         cluster: ClusterArguments {
             kubeconfig: value(["--kubeconfig"; 2]).map(PathBuf::from),
             context: value(["--context"; 2]),
+            as_user: value(["--as"; 2]),
+            as_uid: value(["--as-uid"; 2]),
+            as_group: value(["--as-group"; 2]).into_iter().collect(),
         },
         namespace: value(["--namespace", "-n"]),
         all_namespaces: false,
@@ -199,6 +202,9 @@ mod tests {
         assert_eq!(scope(&words("why -nbank")).namespace.as_deref(), Some("bank"));
         assert_eq!(scope(&words("why --namespace shop")).namespace.as_deref(), Some("shop"));
         assert_eq!(scope(&words("why --no-headers -n")).namespace, None);
+        let found = scope(&words("why --as-group=users --as alice"));
+        assert_eq!(found.cluster.as_user.as_deref(), Some("alice"));
+        assert_eq!(found.cluster.as_group, ["users"]);
     }
 
     #[test]

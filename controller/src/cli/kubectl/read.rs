@@ -48,8 +48,8 @@ impl Session {
             let error = anyhow::anyhow!("{invalid:?} is not the name of a namespace");
             return Err(Failure { exit_code: EXIT_BAD_INPUT, error });
         }
-        let connected =
-            connect_as_user(cluster.kubeconfig.as_deref(), cluster.context.as_deref()).await;
+        let (kubeconfig, context) = (cluster.kubeconfig.as_deref(), cluster.context.as_deref());
+        let connected = connect_as_user(kubeconfig, context, &cluster.impersonation()).await;
         let (connection, default_namespace) =
             connected.map_err(|error| Failure { exit_code: EXIT_BAD_INPUT, error })?;
         let Connection { client, server: (host, port), .. } = connection;

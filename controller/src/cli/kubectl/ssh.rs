@@ -188,6 +188,9 @@ fn proxy_command(
     if let Some(context) = &cluster.context {
         words.push(format!("--context={context}"));
     }
+    words.extend(cluster.as_user.iter().map(|user| format!("--as={user}")));
+    words.extend(cluster.as_uid.iter().map(|uid| format!("--as-uid={uid}")));
+    words.extend(cluster.as_group.iter().map(|group| format!("--as-group={group}")));
     let quoted: Vec<String> = words.iter().map(|word| shell_quoted(word)).collect();
     // ssh replaces `%` and a letter.
     Ok(format!("ProxyCommand={}", quoted.join(" ").replace('%', "%%")))
