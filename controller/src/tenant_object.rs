@@ -11,8 +11,6 @@ pub(crate) const MAX_FIELDS: usize = 1024;
 /// Maximum number of entries of `managedFields` that are read. The API server stores at most ten entries of the
 /// operation `Update`.
 pub(crate) const MAX_MANAGERS: usize = 128;
-/// Maximum length of an object name in Kubernetes, in characters.
-const MAX_NAME_LENGTH: usize = 253;
 /// Maximum number of characters of a field manager's name in messages.
 pub(crate) const MAX_MANAGER_LENGTH: usize = 64;
 /// Text in messages for a field manager whose name is not known.
@@ -61,17 +59,6 @@ impl<F> FieldsEntry<F> {
     pub(crate) fn is_applied_by(&self, manager: &str) -> bool {
         self.manager == manager && self.operation == "Apply" && self.subresource.is_empty()
     }
-}
-
-/// Returns true if a text is a valid object name, which is then also valid as a path segment of a URL.
-#[must_use]
-pub(crate) fn is_valid_name(name: &str) -> bool {
-    let is_valid = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
-    !name.is_empty()
-        && name.len() <= MAX_NAME_LENGTH
-        && !name.starts_with('.')
-        && !name.contains("..")
-        && name.chars().all(is_valid)
 }
 
 /// Returns the part of a field manager's name that can be shown in messages.

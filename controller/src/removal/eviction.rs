@@ -3,10 +3,9 @@
 
 use std::fmt;
 
+use berth_runtime::object_name::is_valid_name;
 use berth_runtime::untrusted::{BoundedVec, Explanation};
 use serde::Deserialize;
-
-use crate::tenant_object::is_valid_name;
 
 /// Type of the cause in an answer that names a PodDisruptionBudget.
 const BUDGET_CAUSE: &str = "DisruptionBudget";

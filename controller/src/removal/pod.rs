@@ -1,12 +1,11 @@
 //! Pods on a tenant's Node, reduced to the fields that a drain needs. The pods that a drain skips are those that
 //! `kubectl drain` skips.
 
+use berth_runtime::object_name::is_valid_name;
 use berth_runtime::untrusted::BoundedVec;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
-
-use crate::tenant_object::is_valid_name;
 
 /// Largest number of owners of a pod that are read.
 const MAX_OWNERS: usize = 16;

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use berth_api::names::{CORDONED_ANNOTATION, REPLICATED_TAINTS_ANNOTATION};
+use berth_runtime::object_name::is_valid_name;
 use berth_runtime::untrusted::{BoundedMap, BoundedVec, Versioned};
 use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
@@ -13,9 +14,7 @@ use serde::de::IgnoredAny;
 
 use super::keys::FieldKind;
 use super::replicated_taint::{NodeTaint, parse_recorded};
-use crate::tenant_object::{
-    FieldsEntry, MAX_FIELDS, TenantMetadata, is_valid_name, printable_manager,
-};
+use crate::tenant_object::{FieldsEntry, MAX_FIELDS, TenantMetadata, printable_manager};
 
 /// Maximum size of a stored Node in bytes. A Node usually has less than 4 KiB.
 const MAX_NODE_BYTES: usize = 1 << 16;

@@ -3,15 +3,14 @@
 use std::collections::BTreeMap;
 
 use berth_api::names::MANAGED_BY_LABEL;
+use berth_runtime::object_name::is_valid_name;
 use berth_runtime::untrusted::{BoundedMap, Versioned};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::desired::{ImmutableFields, MutableFields, NAME_PREFIX};
 use super::topology::{Topologies, TopologyObjects};
-use crate::tenant_object::{
-    FieldsEntry, MAX_FIELDS, TenantMetadata, is_valid_name, printable_manager,
-};
+use crate::tenant_object::{FieldsEntry, MAX_FIELDS, TenantMetadata, printable_manager};
 
 /// Annotation that marks the default class.
 pub const DEFAULT_ANNOTATION: &str = "storageclass.kubernetes.io/is-default-class";

@@ -1,5 +1,5 @@
 //! Shared code of Berth's programs: command lines, checks, logging, the client of the API server (feature `cluster`),
-//! and HTTP servers (feature `http`).
+//! streams to VMs (feature `vm-stream`), and HTTP servers (feature `http`).
 
 #[cfg(feature = "cluster")]
 pub mod backoff;
@@ -29,6 +29,7 @@ pub mod local_server;
 pub mod log;
 #[cfg(feature = "cluster")]
 pub mod object_events;
+pub mod object_name;
 #[cfg(feature = "cluster")]
 pub mod reconcile;
 #[cfg(feature = "cluster")]
@@ -38,5 +39,7 @@ pub mod serve;
 pub mod token_bucket;
 #[cfg(feature = "cluster")]
 pub mod untrusted;
+#[cfg(feature = "vm-stream")]
+pub mod vm_stream;
 #[cfg(feature = "cluster")]
 pub mod watch;

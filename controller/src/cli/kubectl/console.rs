@@ -3,12 +3,12 @@
 use std::process::ExitCode;
 
 use berth_runtime::cli::{Failure, print_error};
+use berth_runtime::vm_stream::{StreamError, Subresource};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::arguments::ScopeArguments;
 use super::exchange::attach_terminal;
 use super::read::Session;
-use super::stream::{StreamError, open};
 use super::terminal::RawMode;
 
 /// Ctrl-], which ends the console.
@@ -35,8 +35,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     runtime.block_on(async {
         let (session, machine) =
             Session::open_with_machine(&arguments.scope, &arguments.name).await?;
-        let stream =
-            open(&session, &machine, "console").await.map_err(StreamError::into_failure)?;
+        let stream = session.open_stream(&machine, Subresource::Console).await;
+        let stream = stream.map_err(StreamError::into_failure)?;
         let mut terminate = signal(SignalKind::terminate())?;
         let mut hang_up = signal(SignalKind::hangup())?;
         let mut interrupt = signal(SignalKind::interrupt())?;

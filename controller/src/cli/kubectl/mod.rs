@@ -19,7 +19,6 @@ mod show;
 mod ssh;
 mod state;
 mod storage_classes;
-mod stream;
 mod target;
 mod tenants;
 mod terminal;

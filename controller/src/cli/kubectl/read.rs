@@ -8,6 +8,8 @@ use berth_api::Problem;
 use berth_runtime::call::CallError;
 use berth_runtime::cli::{EXIT_BAD_INPUT, EXIT_UNREACHABLE, Failure};
 use berth_runtime::client::{Connection, connect_as_user};
+use berth_runtime::object_name::is_valid_name;
+use berth_runtime::vm_stream::{StreamError, Subresource, VmStream, open};
 use berth_views::{Kind, ObjectName, Snapshot};
 use futures::future::try_join_all;
 use kube::Client;
@@ -20,7 +22,6 @@ use crate::api_resource::api_resource;
 use crate::cli::input::for_each_input_object;
 use crate::fleet::InputObject;
 use crate::list::{is_expired, list_objects, probe_list};
-use crate::tenant_object::is_valid_name;
 
 /// Kinds in which machines are found.
 const MACHINE_KINDS: [Kind; 3] =
@@ -84,6 +85,15 @@ impl Session {
         let snapshot = session.read(&MACHINE_KINDS).await?;
         let machine = find_machine(&snapshot, machine, scope.namespace.as_deref())?;
         Ok((session, machine))
+    }
+
+    /// Opens a stream to the VM of a machine.
+    pub(super) async fn open_stream(
+        &self,
+        machine: &ObjectName,
+        subresource: Subresource,
+    ) -> Result<VmStream, StreamError> {
+        open(&self.client, &machine.namespace, &machine.name, subresource).await
     }
 
     /// Lists objects of these kinds. A kind that the user may not list, or that is not installed, is recorded in the

@@ -9,15 +9,15 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitCode};
 
 use berth_runtime::cli::{EXIT_BAD_INPUT, Failure, print, print_error};
+use berth_runtime::object_name::is_valid_name;
+use berth_runtime::vm_stream::{StreamError, Subresource};
 use berth_views::{Kind, ObjectName};
 
 use super::arguments::ScopeArguments;
 use super::exchange::attach_terminal;
 use super::read::Session;
 use super::route::{Route, RouteChoice, route};
-use super::stream::{StreamError, open};
 use super::target::{find_machine, split_name};
-use crate::tenant_object::is_valid_name;
 
 /// Kinds that the command needs.
 const KINDS: [Kind; 6] = [
@@ -87,9 +87,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         if arguments.stdio {
             let (_, name) = split_name(&arguments.name);
             let machine = ObjectName::new(session.namespace.clone().unwrap_or_default(), name);
-            let subresource = format!("portforward/{}/tcp", arguments.port);
-            let stream = open(&session, &machine, &subresource).await;
-            let stream = stream.map_err(StreamError::into_failure)?;
+            let stream = session.open_stream(&machine, Subresource::PortForward(arguments.port));
+            let stream = stream.await.map_err(StreamError::into_failure)?;
             attach_terminal(stream, None).await.map_err(StreamError::into_failure)?;
             return Ok::<_, Failure>((machine, None));
         }

@@ -11,13 +11,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode};
 
 use berth_runtime::cli::{EXIT_BAD_INPUT, Failure, print, print_error};
+use berth_runtime::vm_stream::{StreamError, Subresource};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
 use super::arguments::ScopeArguments;
 use super::exchange::attach_connection;
 use super::read::Session;
-use super::stream::{StreamError, open};
 
 /// Viewers that are searched in PATH, in this order.
 const VIEWERS: [&str; 3] = ["remote-viewer", "vncviewer", "gvncviewer"];
@@ -87,7 +87,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         // Only one viewer can connect.
         drop(listener);
         // KubeVirt disconnects another user of the display, so the display is opened when the viewer is there.
-        let stream = open(&session, &machine, "vnc").await.map_err(StreamError::into_failure)?;
+        let stream = session.open_stream(&machine, Subresource::Vnc).await;
+        let stream = stream.map_err(StreamError::into_failure)?;
         print_error(&format!("connected to the display of {machine}"));
         attach_connection(stream, connection).await.map_err(StreamError::into_failure)?;
         Ok(ExitCode::SUCCESS)
