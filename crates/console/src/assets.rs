@@ -2,7 +2,7 @@
 //! them without asking again.
 
 use std::io::Write as _;
-use std::sync::LazyLock;
+use std::sync::{LazyLock, OnceLock};
 
 use axum::body::Bytes;
 use axum::extract::Path;
@@ -15,14 +15,25 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use ring::digest::{SHA256, digest};
+use ring::digest::{Context, SHA256};
 
-/// Name, type and content of each file.
-const FILES: [(&str, &str, &[u8]); 4] = [
-    ("console.css", "text/css; charset=utf-8", include_bytes!("../assets/console.css")),
-    ("console.js", "text/javascript; charset=utf-8", include_bytes!("../assets/console.js")),
+mod novnc;
+
+/// Name, type and content of a file.
+type File = (&'static str, &'static str, &'static [u8]);
+
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+const STYLE: &str = "text/css; charset=utf-8";
+
+const FILES: [File; 8] = [
+    ("console.css", STYLE, include_bytes!("../assets/console.css")),
+    ("console.js", SCRIPT, include_bytes!("../assets/console.js")),
+    ("stream.js", SCRIPT, include_bytes!("../assets/stream.js")),
     ("icon.svg", "image/svg+xml", include_bytes!("../assets/icon.svg")),
-    ("htmx.js", "text/javascript; charset=utf-8", include_bytes!("../assets/vendor/htmx.min.js")),
+    ("htmx.js", SCRIPT, include_bytes!("../assets/vendor/htmx.min.js")),
+    ("xterm.mjs", SCRIPT, include_bytes!("../assets/vendor/xterm/xterm.mjs")),
+    ("xterm.css", STYLE, include_bytes!("../assets/vendor/xterm/xterm.css")),
+    ("addon-fit.mjs", SCRIPT, include_bytes!("../assets/vendor/xterm/addon-fit.mjs")),
 ];
 
 /// Number of characters of the hash in a path.
@@ -34,28 +45,58 @@ struct Asset {
     path: String,
     hash: String,
     plain: Bytes,
-    compressed: Bytes,
+    /// Compressed content, after the first request for it.
+    compressed: OnceLock<Bytes>,
 }
 
-static ASSETS: LazyLock<Vec<Asset>> = LazyLock::new(|| {
-    let assets = FILES.into_iter().map(|(name, content_type, content)| {
-        let hash = URL_SAFE_NO_PAD.encode(digest(&SHA256, content));
-        let hash: String = hash.chars().take(HASH_LENGTH).collect();
-        Asset {
+impl Asset {
+    fn new((name, content_type, content): File, hash: &str) -> Self {
+        Self {
             name,
             content_type,
             path: format!("/assets/{hash}/{name}"),
-            hash,
+            hash: hash.to_owned(),
             plain: Bytes::from_static(content),
-            compressed: compress(content, Compression::best()).into(),
+            compressed: OnceLock::new(),
         }
-    });
-    assets.collect()
+    }
+
+    fn compressed(&self) -> Bytes {
+        self.compressed.get_or_init(|| compress(&self.plain, Compression::best()).into()).clone()
+    }
+}
+
+static ASSETS: LazyLock<Vec<Asset>> = LazyLock::new(|| {
+    let single = FILES.into_iter().map(|file| Asset::new(file, &hash_of([file.2])));
+    // The modules of noVNC import each other with relative paths, so that they have one hash.
+    let hash = hash_of(novnc::FILES.map(|(_, content)| content));
+    single.chain(modules().map(|file| Asset::new(file, &hash))).collect()
 });
+
+/// Returns the modules of noVNC.
+fn modules() -> impl Iterator<Item = File> {
+    novnc::FILES.into_iter().map(|(name, content)| (name, SCRIPT, content))
+}
+
+/// Returns the hash of the contents of files.
+fn hash_of(contents: impl IntoIterator<Item = &'static [u8]>) -> String {
+    let mut context = Context::new(&SHA256);
+    for content in contents {
+        context.update(content);
+    }
+    let hash = URL_SAFE_NO_PAD.encode(context.finish());
+    hash.chars().take(HASH_LENGTH).collect()
+}
 
 /// Returns the path of a file, such as `console.css`; the path of a missing file is empty.
 pub(crate) fn path(name: &str) -> &'static str {
     ASSETS.iter().find(|asset| asset.name == name).map_or("", |asset| asset.path.as_str())
+}
+
+/// Returns the paths of the files whose names begin with `folder`.
+pub(crate) fn paths_below(folder: &str) -> impl Iterator<Item = &'static str> {
+    let below = ASSETS.iter().filter(move |asset| asset.name.starts_with(folder));
+    below.map(|asset| asset.path.as_str())
 }
 
 /// Serves a file.
@@ -71,7 +112,7 @@ pub(crate) async fn serve(
         (VARY, "Accept-Encoding"),
     ];
     if accepts_gzip(&headers) {
-        let mut response = (head, asset.compressed.clone()).into_response();
+        let mut response = (head, asset.compressed()).into_response();
         response.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
         return response;
     }
@@ -105,8 +146,8 @@ mod tests {
     use super::*;
 
     async fn get(path: &str, encoding: &str) -> (StatusCode, HeaderMap, Vec<u8>) {
-        let mut parts = path.trim_start_matches("/assets/").split('/').map(str::to_owned);
-        let path = Path((parts.next().unwrap(), parts.next().unwrap()));
+        let (hash, name) = path.trim_start_matches("/assets/").split_once('/').unwrap();
+        let path = Path((hash.to_owned(), name.to_owned()));
         let mut headers = HeaderMap::new();
         headers.insert(ACCEPT_ENCODING, encoding.parse().unwrap());
         let (head, body) = serve(path, headers).await.into_parts();
@@ -115,7 +156,7 @@ mod tests {
 
     #[tokio::test]
     async fn files_are_served_with_and_without_compression() {
-        for (name, content_type, content) in FILES {
+        for (name, content_type, content) in FILES.into_iter().chain(modules()) {
             let (code, headers, body) = get(path(name), "identity").await;
             assert_eq!((code, body.as_slice()), (StatusCode::OK, content));
             assert_eq!(headers[CONTENT_TYPE], content_type);
@@ -130,5 +171,6 @@ mod tests {
             assert_eq!(get(missing, "gzip").await.0, StatusCode::NOT_FOUND, "{missing}");
         }
         assert_eq!(path("missing"), "");
+        assert_eq!(paths_below("novnc/").count(), novnc::FILES.len());
     }
 }

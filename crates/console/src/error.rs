@@ -16,6 +16,8 @@ pub(crate) enum PageError {
     SignedOut { path: String, is_script: bool },
     /// A site other than the console may have sent the form.
     ForeignForm,
+    /// A site other than the console may have opened the WebSocket.
+    ForeignSocket,
     /// The request names another host than the loopback.
     ForeignHost,
     /// There is no such page, or the user may not see its object.
@@ -46,6 +48,11 @@ impl PageError {
                 StatusCode::FORBIDDEN,
                 "Form refused",
                 "The form is outdated, or another site has sent it. Go back, reload the page, and try again.",
+            ),
+            Self::ForeignSocket => (
+                StatusCode::FORBIDDEN,
+                "Connection refused",
+                "Another site has opened the connection.",
             ),
             Self::ForeignHost => (
                 StatusCode::MISDIRECTED_REQUEST,

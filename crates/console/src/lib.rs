@@ -30,6 +30,7 @@ mod state;
 mod test_helpers;
 mod time_limits;
 mod tls;
+mod vm_stream;
 mod write_limit;
 
 pub use run::run;

@@ -7,11 +7,11 @@ use std::time::Instant;
 use axum::body::Bytes;
 use axum::extract::FromRequestParts;
 use axum::http::Method;
-use axum::http::header::{HOST, HeaderMap, ORIGIN};
+use axum::http::header::{HOST, HeaderMap, ORIGIN, UPGRADE};
 use axum::http::request::Parts;
 use berth_api::TenantCluster;
 use berth_runtime::cli::text::error_chain;
-use berth_views::Kind;
+use berth_views::{Kind, ObjectName};
 
 use crate::error::PageError;
 use crate::objects::visible::Visible;
@@ -21,6 +21,7 @@ use crate::rights::RightsError;
 use crate::session::cookie::Cookie;
 use crate::session::store::{Session, Use};
 use crate::state::{Console, Shared};
+use crate::vm_stream::kind::StreamKind;
 
 /// Header with which scripts mark the refresh of an open page.
 const REFRESH_HEADER: &str = "berth-refresh";
@@ -66,6 +67,28 @@ impl SignedIn {
         permitted.map_err(|error| self.rights_error(console, &error))
     }
 
+    /// Returns true if the user may open a stream to a VM.
+    pub(crate) async fn may_open(
+        &self,
+        console: &Console,
+        kind: StreamKind,
+        machine: &ObjectName,
+    ) -> Result<bool, PageError> {
+        let permitted = self.session.rights.may_open(kind, machine).await;
+        permitted.map_err(|error| self.rights_error(console, &error))
+    }
+
+    /// Returns true if the user may still use an open stream to a VM.
+    pub(crate) async fn may_stay(
+        &self,
+        console: &Console,
+        kind: StreamKind,
+        machine: &ObjectName,
+    ) -> Result<bool, PageError> {
+        let permitted = self.session.rights.may_stay(kind, machine).await;
+        permitted.map_err(|error| self.rights_error(console, &error))
+    }
+
     fn rights_error(&self, console: &Console, error: &RightsError) -> PageError {
         match error {
             RightsError::SignedOut => self.end_session(console),
@@ -96,7 +119,8 @@ impl FromRequestParts<Shared> for SignedIn {
         let path = page.map_or("/", |path| path.as_str()).to_owned();
         let is_refresh =
             parts.headers.contains_key(REFRESH_HEADER) || parts.uri.path() == STREAM_PATH;
-        let is_script = is_refresh || parts.headers.contains_key(SCRIPT_HEADER);
+        let has_header = |name: &str| parts.headers.contains_key(name);
+        let is_script = is_refresh || has_header(SCRIPT_HEADER) || has_header(UPGRADE.as_str());
         let usage = if is_refresh { Use::ByRefresh } else { Use::ByUser };
         let cookie = console.cookies.read(&parts.headers, Cookie::Session);
         let found = cookie.and_then(|id| {
@@ -167,6 +191,21 @@ fn is_same_origin(headers: &HeaderMap) -> bool {
     origin.split_once("://").is_some_and(|(_, origin)| origin == host)
 }
 
+/// Returns true if a page of the console has opened a WebSocket. Browsers let every site open WebSockets to the console, and
+/// the site could use them with the cookie of the user, so the origin must be present, and must be that of the console.
+pub(crate) fn is_own_socket(headers: &HeaderMap, is_secure: bool) -> bool {
+    let single = |name| {
+        let mut values = headers.get_all(name).iter();
+        let value = values.next().filter(|_| values.next().is_none())?;
+        value.to_str().ok()
+    };
+    let (Some(origin), Some(host)) = (single(ORIGIN), single(HOST)) else { return false };
+    let scheme = if is_secure { "https://" } else { "http://" };
+    let is_own = origin.strip_prefix(scheme) == Some(host) && !host.is_empty();
+    let site = headers.get("sec-fetch-site");
+    is_own && site.is_none_or(|site| site == "same-origin")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -189,5 +228,44 @@ mod tests {
             }
             assert_eq!(is_same_origin(&all), expected, "{headers:?}");
         }
+    }
+    #[test]
+    fn sockets_of_other_sites_are_refused() {
+        let host = ("host", "console.example");
+        for (headers, expected) in [
+            (&[][..], false),
+            (&[host], false),
+            (&[host, ("origin", "https://console.example")], true),
+            (&[host, ("origin", "http://console.example")], false),
+            (&[host, ("origin", "https://console.example:444")], false),
+            (&[host, ("origin", "https://console.example.evil.example")], false),
+            (&[host, ("origin", "https://evil.example")], false),
+            (&[host, ("origin", "null")], false),
+            (&[host, ("origin", "")], false),
+            (&[("origin", "https://console.example")], false),
+            (&[("host", ""), ("origin", "https://")], false),
+            (
+                &[host, ("origin", "https://console.example"), ("sec-fetch-site", "same-site")],
+                false,
+            ),
+            (
+                &[host, ("origin", "https://console.example"), ("sec-fetch-site", "same-origin")],
+                true,
+            ),
+            (
+                &[host, ("origin", "https://console.example"), ("origin", "https://evil.example")],
+                false,
+            ),
+        ] {
+            let mut all = HeaderMap::new();
+            for (name, value) in headers {
+                all.append(*name, value.parse().unwrap());
+            }
+            assert_eq!(is_own_socket(&all, true), expected, "{headers:?}");
+        }
+        let mut local = HeaderMap::new();
+        local.insert(HOST, "127.0.0.1:9480".parse().unwrap());
+        local.insert(ORIGIN, "http://127.0.0.1:9480".parse().unwrap());
+        assert!(is_own_socket(&local, false) && !is_own_socket(&local, true));
     }
 }

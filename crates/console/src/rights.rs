@@ -5,8 +5,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use berth_runtime::call::{CallError, with_timeout};
-use berth_views::Kind;
 use berth_views::machines::tenant_of_namespace;
+use berth_views::{Kind, ObjectName};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
@@ -15,6 +15,7 @@ use kube::api::PostParams;
 use kube::{Api, Client};
 
 use crate::objects::visible::{Scope, Visible};
+use crate::vm_stream::kind::StreamKind;
 
 /// Time for which a permission is used without asking the API server again: a revoked permission ends after this time.
 const PERMITTED_TIME: Duration = Duration::from_secs(30);
@@ -23,7 +24,7 @@ const REFUSED_TIME: Duration = Duration::from_secs(120);
 /// Number of requests that are sent at the same time.
 const PARALLEL_REVIEWS: usize = 16;
 
-/// Question whether a user may read or create objects.
+/// Question whether a user may read or create objects, or open streams.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Question {
     /// Lists all objects of a kind, in all namespaces.
@@ -34,6 +35,42 @@ enum Question {
     Get(Kind, String),
     /// Creates objects of a kind in a namespace.
     Create(Kind, String),
+    /// Opens a stream to a VM.
+    Open(StreamKind, ObjectName),
+}
+
+impl Question {
+    /// Returns the request that the API server would have to permit.
+    fn attributes(&self) -> ResourceAttributes {
+        let (verb, kind, namespace, name) = match self {
+            Self::ListAll(kind) => ("list", kind, None, None),
+            Self::ListIn(kind, namespace) => ("list", kind, Some(namespace.clone()), None),
+            Self::Get(kind, name) => ("get", kind, None, Some(name.clone())),
+            Self::Create(kind, namespace) => ("create", kind, Some(namespace.clone()), None),
+            Self::Open(kind, machine) => {
+                return ResourceAttributes {
+                    group: Some("subresources.kubevirt.io".to_owned()),
+                    version: Some("v1".to_owned()),
+                    resource: Some("virtualmachineinstances".to_owned()),
+                    subresource: Some(kind.subresource().to_string()),
+                    verb: Some("get".to_owned()),
+                    namespace: Some(machine.namespace.clone()),
+                    name: Some(machine.name.clone()),
+                    ..ResourceAttributes::default()
+                };
+            }
+        };
+        let [group, version, _, plural] = kind.resource();
+        ResourceAttributes {
+            group: Some(group.to_owned()),
+            version: Some(version.to_owned()),
+            resource: Some(plural.to_owned()),
+            verb: Some(verb.to_owned()),
+            namespace,
+            name,
+            ..ResourceAttributes::default()
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -119,6 +156,26 @@ impl Rights {
         Ok(!self.permitted(vec![question]).await?.is_empty())
     }
 
+    /// Returns true if the user may open a stream to a VM.
+    pub(crate) async fn may_open(
+        &self,
+        kind: StreamKind,
+        machine: &ObjectName,
+    ) -> Result<bool, RightsError> {
+        let question = Question::Open(kind, machine.clone());
+        Ok(!self.permitted(vec![question]).await?.is_empty())
+    }
+
+    /// Asks the API server whether the user may still use an open stream to a VM, also if an answer is known: it may be a
+    /// refusal from the time before the permission was granted.
+    pub(crate) async fn may_stay(
+        &self,
+        kind: StreamKind,
+        machine: &ObjectName,
+    ) -> Result<bool, RightsError> {
+        self.review(&Question::Open(kind, machine.clone())).await
+    }
+
     async fn permitted_namespaces(
         &self,
         kind: Kind,
@@ -168,25 +225,9 @@ impl Rights {
     }
 
     async fn review(&self, question: &Question) -> Result<bool, RightsError> {
-        let (verb, kind, namespace, name) = match question {
-            Question::ListAll(kind) => ("list", kind, None, None),
-            Question::ListIn(kind, namespace) => ("list", kind, Some(namespace.clone()), None),
-            Question::Get(kind, name) => ("get", kind, None, Some(name.clone())),
-            Question::Create(kind, namespace) => ("create", kind, Some(namespace.clone()), None),
-        };
-        let [group, version, _, plural] = kind.resource();
-        let resource = ResourceAttributes {
-            group: Some(group.to_owned()),
-            version: Some(version.to_owned()),
-            resource: Some(plural.to_owned()),
-            verb: Some(verb.to_owned()),
-            namespace,
-            name,
-            ..ResourceAttributes::default()
-        };
         let review = SelfSubjectAccessReview {
             spec: SelfSubjectAccessReviewSpec {
-                resource_attributes: Some(resource),
+                resource_attributes: Some(question.attributes()),
                 non_resource_attributes: None,
             },
             ..SelfSubjectAccessReview::default()
@@ -203,7 +244,7 @@ impl Rights {
 /// Returns the namespaces or names of questions about single namespaces or objects.
 fn names_of(questions: Vec<Question>) -> BTreeSet<String> {
     let names = questions.into_iter().filter_map(|question| match question {
-        Question::ListAll(_) | Question::Create(..) => None,
+        Question::ListAll(_) | Question::Create(..) | Question::Open(..) => None,
         Question::ListIn(_, name) | Question::Get(_, name) => Some(name),
     });
     names.collect()

@@ -8,7 +8,7 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 
 use crate::error::PageError;
-use crate::handlers::{create, live, session, simulations, views};
+use crate::handlers::{create, live, session, simulations, streams, views};
 use crate::host_check::check_host;
 use crate::state::Shared;
 use crate::time_limits::{RESPONSE_TIMEOUT, SIMULATION_TIMEOUT, limit_time};
@@ -27,13 +27,15 @@ pub(crate) fn build_router(console: Shared) -> Router {
         .route("/tenants/{tenant}/create", get(create::show_form).post(create::submit))
         .route("/vms", get(views::machines))
         .route("/vms/{namespace}/{name}", get(views::machine))
+        .route("/vms/{namespace}/{name}/{kind}", get(streams::show))
+        .route("/vms/{namespace}/{name}/{kind}/stream", get(streams::open))
         .route("/networks", get(views::networks))
         .route("/live", get(live::stream))
         .route("/sign-in", get(session::show_sign_in).post(session::sign_in))
         .route("/open/{code}", get(session::open_link))
         .route("/sign-out", post(session::sign_out))
         .route("/theme", post(session::choose_theme))
-        .route("/assets/{hash}/{name}", get(assets::serve))
+        .route("/assets/{hash}/{*name}", get(assets::serve))
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(readiness))
         .fallback(async || PageError::NotFound)

@@ -25,6 +25,7 @@ use crate::settings::{Settings, Transport};
 use crate::simulation::Simulator;
 use crate::state::{Console, Identity, MAX_READS, MAX_RENDERS};
 use crate::tls::ServerCertificate;
+use crate::vm_stream::viewers::{MAX_USER_VIEWERS, MAX_VIEWERS, Viewers};
 
 /// Maximum number of open pages that receive changes.
 const MAX_STREAMS: usize = 1000;
@@ -91,6 +92,7 @@ async fn run_until_signal(
         reads: Semaphore::new(MAX_READS),
         streams: Arc::new(Semaphore::new(MAX_STREAMS)),
         user_streams: KeyedLimit::new(MAX_USER_STREAMS),
+        viewers: Viewers::new(MAX_VIEWERS, MAX_USER_VIEWERS),
         simulator,
         simulations: Arc::new(Semaphore::new(1)),
         user_simulations: KeyedLimit::new(1),

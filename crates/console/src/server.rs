@@ -113,7 +113,9 @@ async fn serve_stream(
     let mut builder = http1::Builder::new();
     let builder = builder.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
     let builder = builder.max_buf_size(MAX_BUFFER_BYTES);
-    if let Err(error) = builder.serve_connection(TokioIo::new(stream), service).await {
+    if let Err(error) =
+        builder.serve_connection(TokioIo::new(stream), service).with_upgrades().await
+    {
         tracing::debug!(%peer, %error, "the client closed the connection");
     }
 }

@@ -19,6 +19,7 @@ use crate::session::cookie::Cookies;
 use crate::session::csrf::CsrfKey;
 use crate::session::store::{Session, SessionStore};
 use crate::simulation::Simulator;
+use crate::vm_stream::viewers::Viewers;
 
 /// Maximum number of parts of pages that are computed at the same time.
 pub(crate) const MAX_RENDERS: usize = 2;
@@ -54,6 +55,8 @@ pub(crate) struct Console {
     pub(crate) reads: Semaphore,
     /// Permits of streams by user.
     pub(crate) user_streams: Arc<KeyedLimit<IdHash>>,
+    /// Open streams to VMs.
+    pub(crate) viewers: Arc<Viewers>,
     pub(crate) simulator: Arc<dyn Simulator>,
     /// Permits of simulations.
     pub(crate) simulations: Arc<Semaphore>,

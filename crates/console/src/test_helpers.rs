@@ -20,6 +20,7 @@ use crate::session::csrf::CsrfKey;
 use crate::session::store::SessionStore;
 use crate::simulation::{DrainReport, PlacementReport, SimulationError, Simulator};
 use crate::state::{Console, Identity, Shared};
+use crate::vm_stream::viewers::Viewers;
 
 /// A simulator for which every drain is possible, and which knows no VM.
 struct TestSimulator;
@@ -81,6 +82,7 @@ pub(crate) fn console_of(client: Client, is_secure: bool) -> Shared {
         reads: Semaphore::new(1),
         streams: Arc::new(Semaphore::new(1)),
         user_streams: KeyedLimit::new(1),
+        viewers: Viewers::new(2, 2),
         simulator: Arc::new(TestSimulator),
         simulations: Arc::new(Semaphore::new(1)),
         user_simulations: KeyedLimit::new(1),

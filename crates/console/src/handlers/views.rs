@@ -11,11 +11,13 @@ use super::reads;
 use crate::error::PageError;
 use crate::pages::fleet_filter::FleetFilter;
 use crate::pages::layout::{Content, Frame, Html, Section, page};
+use crate::pages::machine::MachineReads;
 use crate::pages::tenant::TenantReads;
 use crate::pages::{fleet, host, machine, machines, networks, tenant, tenants};
 use crate::query::{Fields, is_object_name};
 use crate::requests::SignedIn;
 use crate::state::{Console, Shared};
+use crate::vm_stream::kind::StreamKind;
 
 /// Reads the visible objects with `show`, and returns the page with this content; `None` if the object of the page is not
 /// visible.
@@ -145,9 +147,16 @@ pub(crate) async fn machine(
     check_names(&[&namespace, &name])?;
     let kinds = ["VirtualMachine", "VirtualMachineInstance"];
     let object = ObjectName::new(namespace, name.as_str());
+    let mut streams = Vec::new();
+    for kind in [StreamKind::Console, StreamKind::Screen] {
+        if user.may_open(&console, kind, &object).await? {
+            streams.push(kind);
+        }
+    }
     let events = reads::events(&console, &user, kinds, &object).await;
+    let reads = MachineReads { events, streams };
     show(&console, user, Section::Machines, &name, move |snapshot| {
-        machine::content(snapshot, &object, &events)
+        machine::content(snapshot, &object, &reads)
     })
     .await
 }

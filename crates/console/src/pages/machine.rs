@@ -1,5 +1,7 @@
 //! One VM: where it runs, in which zones, and why.
 
+use std::sync::Arc;
+
 use berth_runtime::object_events::ObjectEvent;
 use berth_views::host_detail;
 use berth_views::machines::{self, MachineRow};
@@ -13,17 +15,27 @@ use super::parts::{
     text_or_dash,
 };
 use super::reads::{Read, event_section};
+use super::stream::stream_path;
+use crate::vm_stream::kind::StreamKind;
+
+/// Objects and permissions that the page of a VM needs, read with the credential of its user.
+pub(crate) struct MachineReads {
+    pub(crate) events: Arc<Read<ObjectEvent>>,
+    /// Streams to the VM that the user may open.
+    pub(crate) streams: Vec<StreamKind>,
+}
 
 /// Returns the page of a VM; `None` if the user sees no such VM.
 pub(crate) fn content(
     snapshot: &Snapshot,
     name: &ObjectName,
-    events: &Read<ObjectEvent>,
+    reads: &MachineReads,
 ) -> Option<Content> {
     let row = machines::find(snapshot, name)?;
     let view = html! {
         (notices(snapshot))
         p { (badge(row.severity, row.state)) " " (row.status) }
+        (stream_links(name, &reads.streams))
         @if let Some(message) = &row.message { p .warning { "Why: " (excerpt(message)) } }
         @if let Some(evacuation) = &row.evacuation {
             p .warning {
@@ -38,9 +50,19 @@ pub(crate) fn content(
             p { a href={ (machine_path(name)) "/why" } { "Compare the hosts" } }
         }
         section { h2 { "Launcher pods" } (launchers(snapshot, name)) }
-        (event_section(events))
+        (event_section(&reads.events))
     };
     Some(Content { form: None, view })
+}
+
+fn stream_links(name: &ObjectName, streams: &[StreamKind]) -> Markup {
+    html! {
+        @if !streams.is_empty() {
+            ul .links aria-label="Connect" {
+                @for kind in streams { li { a href=(stream_path(name, *kind)) { (kind.label()) } } }
+            }
+        }
+    }
 }
 
 fn machine_facts(row: &MachineRow) -> Markup {

@@ -13,6 +13,7 @@ mod parts;
 pub(crate) mod reads;
 pub(crate) mod sign_in;
 pub(crate) mod simulation;
+pub(crate) mod stream;
 pub(crate) mod tenant;
 pub(crate) mod tenants;
 pub(crate) mod theme;
