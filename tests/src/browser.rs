@@ -180,11 +180,34 @@ impl Browser {
     /// # Errors
     /// Fails like [`Self::open`].
     pub fn press(&self, key: Key) -> Result<()> {
-        let driver = self.driver()?;
-        let value = key.chars().next().context("the key has no code")?;
+        self.press_together(&[key])
+    }
+
+    /// Presses the key of each character in the element that has the focus.
+    ///
+    /// # Errors
+    /// Fails like [`Self::open`].
+    pub fn type_text(&self, text: &str) -> Result<()> {
+        let typed =
+            text.chars().flat_map(|value| [KeyAction::Down { value }, KeyAction::Up { value }]);
+        self.perform(typed)
+    }
+
+    /// Presses keys at the same time in the element that has the focus.
+    ///
+    /// # Errors
+    /// Fails like [`Self::open`].
+    pub fn press_together(&self, keys: &[Key]) -> Result<()> {
+        let values: Vec<char> = keys.iter().filter_map(|key| key.chars().next()).collect();
+        let pressed = values.iter().map(|&value| KeyAction::Down { value });
+        let released = values.iter().rev().map(|&value| KeyAction::Up { value });
+        self.perform(pressed.chain(released))
+    }
+
+    fn perform(&self, actions: impl Iterator<Item = KeyAction>) -> Result<()> {
         let keys = KeyActions::new("keys".to_owned());
-        let keys = keys.then(KeyAction::Down { value }).then(KeyAction::Up { value });
-        Ok(self.runtime.block_on(driver.perform_actions(keys))?)
+        let keys = actions.fold(keys, KeyActions::then);
+        Ok(self.runtime.block_on(self.driver()?.perform_actions(keys))?)
     }
 
     /// Runs the body of a function in the page, and returns its result.

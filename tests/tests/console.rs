@@ -6,8 +6,14 @@
     reason = "tests run programs and read files, and fail by panicking"
 )]
 
+#[path = "console/framebuffer.rs"]
+mod framebuffer;
+#[path = "console/guests.rs"]
+mod guests;
 #[path = "console/objects.rs"]
 mod objects;
+#[path = "console/streams.rs"]
+mod streams;
 
 use std::fs::File;
 use std::io::Read as _;
@@ -20,10 +26,12 @@ use berth_tests::console::ConsoleProcess;
 use berth_tests::skip::skip;
 use fantoccini::key::Key;
 use flate2::read::GzDecoder;
+use guests::Guests;
 use objects::{
     HOSTILE, HOSTILE_TEXTS, USUAL_TEXTS, create_objects, create_racks, create_tenant_user, patch,
 };
 use serde_json::{Value, json};
+use streams::{consoles_and_screens_are_connected, user_without_permission_is_refused};
 
 /// Time limit for the console to list all objects.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -157,11 +165,14 @@ fn console_works_in_a_browser() {
     }
     let plane = ControlPlane::start(ControlPlaneOptions {
         has_audit_log: true,
+        // For the subresources of KubeVirt.
+        has_kubevirt: true,
         ..ControlPlaneOptions::default()
     })
     .unwrap();
     create_objects(&plane, &HOSTILE_TEXTS);
     let tenant_token = create_tenant_user(&plane);
+    let guests = Guests::start(&plane);
     let console = Console::start(plane);
     let browser = start_browser(WIDTHS[1], true);
     sign_in_is_required(&console, &browser);
@@ -174,6 +185,7 @@ fn console_works_in_a_browser() {
     keyboard_is_sufficient(&console, &browser);
     pages_work_without_scripts(&console);
     machines_are_created_with_a_form(&console);
+    consoles_and_screens_are_connected(&console, &guests);
     user_of_a_tenant_sees_only_the_tenant(&console, &tenant_token);
     forms_and_cookies_cannot_be_reused(&console, &browser);
 }
@@ -488,6 +500,7 @@ fn user_of_a_tenant_sees_only_the_tenant(console: &Console, token: &str) {
     // The simulation needs all objects, which this user may not list.
     console.open(&browser, "/vms/cluster-bank/bank-web/why");
     assert!(browser.text("main").unwrap().contains("you have no permission to list"));
+    user_without_permission_is_refused(console, &browser);
     // The API server refused each request of this user that a page does not need.
     let log = std::fs::read_to_string(console.plane.folder().join("audit.log")).unwrap();
     let events = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());

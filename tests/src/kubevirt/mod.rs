@@ -18,6 +18,7 @@ mod pod_status;
 mod programs;
 pub(crate) mod provisioner;
 mod simulation;
+mod subresources;
 mod virt_handler;
 mod webhooks;
 
@@ -25,7 +26,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
-use serde_json::json;
 
 use crate::cluster::{ControlPlane, Version, free_ports};
 use crate::running::Running;
@@ -36,6 +36,7 @@ pub use kubelet::SimulatedHost;
 pub(crate) use programs::https_get;
 pub use simulation::Simulation;
 pub(crate) use simulation::{current_time, finish_round};
+pub use subresources::{SERVING_NAMES, publish_subresources};
 pub(crate) use webhooks::WebhookConfiguration;
 
 /// Oldest Kubernetes release that evaluates the `matchConditions` of KubeVirt's webhooks by default.
@@ -95,10 +96,8 @@ impl KubeVirt {
         objects::create_objects(plane, assets, nodes)?;
         let folder = plane.folder().join(CERTIFICATE_FOLDER);
         fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
-        let serving_certificate = plane.create_serving_certificate(
-            &format!("{CERTIFICATE_FOLDER}/serving"),
-            "IP:127.0.0.1,DNS:localhost,DNS:virt-api.kubevirt.svc",
-        )?;
+        let serving_certificate = plane
+            .create_serving_certificate(&format!("{CERTIFICATE_FOLDER}/serving"), SERVING_NAMES)?;
         let [api_port, controller_port] = free_ports()?;
         let api_kubeconfig = write_kubeconfig(plane, "virt-api", "kubevirt-apiserver")?;
         let api = programs::start_virt_api(
@@ -127,34 +126,11 @@ impl KubeVirt {
     }
 
     /// Publishes virt-api's subresources in the API server, as virt-operator does, and waits until they are available.
-    /// The Service has the type ExternalName, because virt-api is a process and has no pod.
     ///
     /// # Errors
     /// Fails if the server refuses an object, or does not reach virt-api.
     pub fn publish_subresources(&self, plane: &ControlPlane) -> Result<()> {
-        use base64::Engine as _;
-        let authority = fs::read(plane.authority())?;
-        let authority = base64::engine::general_purpose::STANDARD.encode(authority);
-        let metadata = json!({"name": "virt-api", "namespace": objects::NAMESPACE});
-        let service = json!({
-            "apiVersion": "v1", "kind": "Service", "metadata": metadata,
-            "spec": {"type": "ExternalName", "externalName": "localhost", "ports": [{"port": self.api_port}]},
-        });
-        plane.apply(&service.to_string())?;
-        let name = "v1.subresources.kubevirt.io";
-        let published = json!({
-            "apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": {"name": name},
-            "spec": {
-                "group": "subresources.kubevirt.io", "version": "v1", "caBundle": authority,
-                "groupPriorityMinimum": 1000, "versionPriority": 15,
-                "service": {"namespace": objects::NAMESPACE, "name": "virt-api", "port": self.api_port},
-            },
-        });
-        plane.apply(&published.to_string())?;
-        plane
-            .kubectl(&["wait", "--for=condition=Available", "apiservice", name, "--timeout=120s"])
-            .with_context(|| plane.log_tail("virt-api"))
-            .map(drop)
+        publish_subresources(plane, self.api_port).with_context(|| plane.log_tail("virt-api"))
     }
 
     /// Returns the kubeconfig of virt-controller. virt-api reverts changes of a VirtualMachineInstance's status by
