@@ -67,7 +67,7 @@ pub struct ReplacedVm {
 pub struct BlockedVm {
     /// The reason that the controller reports while the host is drained.
     pub reason: ReplacementCause,
-    /// The VM, and the reasons of all hosts.
+    /// The VM, and the reasons of all other hosts.
     #[serde(flatten)]
     pub unplaced: UnplacedVm,
 }
@@ -144,12 +144,8 @@ pub(super) fn simulate_drain(
                 }
             }
             None => {
-                let mut unplaced = explain(
-                    fleet,
-                    &simulation.engine,
-                    &PendingVm { name: vm.clone(), request: target },
-                );
-                unplaced.refusals.retain(|refused| refused.example != name || refused.hosts > 1);
+                let pending = PendingVm { name: vm.clone(), request: target };
+                let unplaced = explain(fleet, &simulation.engine, &pending, Some(from));
                 let refusals = unplaced.refusals.iter();
                 let refusals: Vec<(String, usize)> =
                     refusals.map(|one| (one.reason.clone(), one.hosts)).collect();
@@ -164,11 +160,11 @@ pub(super) fn simulate_drain(
 }
 
 /// Returns the name of a machine, and the reason why Berth cannot migrate it; `None` if there is no such reason.
-fn named_obstacle(machine: &FleetMachine) -> Option<(String, &str)> {
+pub(super) fn named_obstacle(machine: &FleetMachine) -> Option<(String, &str)> {
     let message = machine.migration_obstacle.as_deref()?;
     Some((machine.qualified_name(), message))
 }
 
-const fn is_unmanaged(machine: &FleetMachine) -> bool {
+pub(super) const fn is_unmanaged(machine: &FleetMachine) -> bool {
     machine.is_external && !machine.has_deployment
 }

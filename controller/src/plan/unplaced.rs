@@ -55,20 +55,25 @@ pub(super) fn explain_all(
     let mut all = Vec::with_capacity(pending.len());
     for vm in pending {
         let Some(kind) = engine.class_key(&vm.request) else {
-            all.push(explain(fleet, engine, vm));
+            all.push(explain(fleet, engine, vm, None));
             continue;
         };
-        let explanation = known.entry(kind).or_insert_with(|| explain(fleet, engine, vm));
+        let explanation = known.entry(kind).or_insert_with(|| explain(fleet, engine, vm, None));
         all.push(UnplacedVm { vm: vm.name.clone(), ..explanation.clone() });
     }
     all
 }
 
-/// Explains why one VM fits on no host.
-pub(super) fn explain(fleet: &Fleet, engine: &Engine, vm: &PendingVm) -> UnplacedVm {
+/// Explains why one VM fits on no host except `excluded`, the host that it must leave.
+pub(super) fn explain(
+    fleet: &Fleet,
+    engine: &Engine,
+    vm: &PendingVm,
+    excluded: Option<rules::HostId>,
+) -> UnplacedVm {
     let mut by_reason: BTreeMap<String, (usize, u64, String, String)> = BTreeMap::new();
     let mut reasons = Vec::new();
-    for (host, facts) in engine.hosts() {
+    for (host, facts) in engine.hosts().filter(|(host, _)| Some(*host) != excluded) {
         let Some(reason) = engine.rejection_reasons(&vm.request, host).into_iter().next() else {
             continue;
         };
@@ -90,7 +95,10 @@ pub(super) fn explain(fleet: &Fleet, engine: &Engine, vm: &PendingVm) -> Unplace
     UnplacedVm {
         vm: vm.name.clone(),
         request: VmRequest::from_request(&vm.request),
-        remedy: remedy(fleet, engine, &vm.request, &reasons),
+        remedy: match excluded {
+            Some(_) if reasons.is_empty() => "there is no other host: add a host".to_owned(),
+            _ => remedy(fleet, engine, &vm.request, &reasons),
+        },
         refusals: refused,
     }
 }

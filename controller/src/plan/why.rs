@@ -73,7 +73,7 @@ pub fn explain_placement(fleet: &Fleet, name: &str) -> Explanation {
 impl Simulation {
     fn explain_pending(&mut self, fleet: &Fleet, vm: &PendingVm) -> Placement {
         let (ranked, accepting) = self.ranked_hosts(vm);
-        let unplaced = explain(fleet, &self.engine, vm);
+        let unplaced = explain(fleet, &self.engine, vm, None);
         let minimum = self.engine.control_plane_spread().minimum();
         match self.engine.place_pod(&vm.request, None) {
             Some(host) => Placement::Pending(Chosen {
@@ -99,7 +99,7 @@ impl Simulation {
         self.engine.remove_pod(&uid);
         self.engine.remove_allocations(host, &[uid]);
         let (ranked, accepting) = self.ranked_hosts(&vm);
-        let refusals = explain(fleet, &self.engine, &vm).refusals;
+        let refusals = explain(fleet, &self.engine, &vm, None).refusals;
         Some(Placement::Placed(Chosen { placed, ranked, accepting, refusals }))
     }
 

@@ -76,6 +76,13 @@ fn drain_moves_vms_or_reports_the_blocking_rule() {
     assert_eq!(stuck.len(), 1, "{stuck:?}");
     assert_eq!(stuck[0]["vm"], "cluster-abc/cache-1");
     assert_eq!(stuck[0]["reason"], "NoHostFits");
+    // The drained host is no other host.
+    let refused = stuck[0]["refused"].as_array().unwrap();
+    let counted: u64 = refused.iter().filter_map(|one| one["hosts"].as_u64()).sum();
+    assert_eq!(counted + 1, answer["hosts"].as_array().unwrap().len() as u64, "{refused:?}");
+    assert!(refused.iter().all(|one| one["example"] != "rack1-a"), "{refused:?}");
+    let remedy = stuck[0]["remedy"].as_str().unwrap();
+    assert!(!remedy.contains("rack1-a"), "{remedy}");
     assert!(
         stuck[0]["refused"][0]["detail"]
             .as_str()
