@@ -58,6 +58,9 @@ fn assumed_labels<'a>(launchers: impl Iterator<Item = &'a Launcher>) -> BTreeMap
         .collect()
 }
 
+/// Prefix of the taints that Kubernetes sets, such as that of a Node that is cordoned.
+const STATE_TAINTS: &str = "node.kubernetes.io/";
+
 /// Label in which KubeVirt stores the name of the pod's VM.
 const VM_NAME_LABEL: &str = "vm.kubevirt.io/name";
 
@@ -118,7 +121,7 @@ impl Simulation {
         self.engine.set_control_plane_spread(&spread);
     }
 
-    fn add_host(&mut self, fleet: &Fleet, facts: Result<ReportedHost, Problem>, has_node: bool) {
+    pub(super) fn add_host(&mut self, fleet: &Fleet, facts: Result<ReportedHost, Problem>, has_node: bool) {
         let mut facts = match facts {
             Ok(facts) => facts,
             Err(problem) => return self.problems.push(problem),
@@ -170,8 +173,11 @@ impl Simulation {
         let Some(template) = addition.template_host(fleet) else { return };
         let template_name = template.metadata.name.as_deref().unwrap_or_default();
         let node = fleet.nodes.get(template_name);
-        for number in 1..=addition.count {
-            let name = format!("{}-{number}", addition.name);
+        let names = (1_u32..).map(|number| format!("{}-{number}", addition.name));
+        let is_free = |name: &String| {
+            !fleet.infra_nodes.contains_key(name) && !fleet.nodes.contains_key(name)
+        };
+        for name in names.filter(is_free).take(addition.count as usize) {
             let mut infra = template.clone();
             infra.metadata.name = Some(name.clone());
             if let Some(status) = &mut infra.status {
@@ -191,7 +197,11 @@ impl Simulation {
                     names.for_each(|value| value.clone_from(&name));
                     labels.insert("kubernetes.io/hostname".to_owned(), name.clone());
                 }
-                node.spec.get_or_insert_default().unschedulable = None;
+                let spec = node.spec.get_or_insert_default();
+                spec.unschedulable = None;
+                // Kubernetes sets these taints because of the state of the host.
+                let taints = spec.taints.iter_mut();
+                taints.for_each(|taints| taints.retain(|taint| !taint.key.starts_with(STATE_TAINTS)));
                 node
             });
             let facts = ReportedHost::read(&infra, node.as_ref(), &mut self.problems);
