@@ -22,6 +22,8 @@ use crate::wait::{Pending, wait_until};
 /// Programs of Debian's packages `chromium` and `chromium-driver`.
 const CHROMIUM: &str = "/usr/bin/chromium";
 const CHROMEDRIVER: &str = "/usr/bin/chromedriver";
+/// Maximum number of starts of chromedriver if another process uses its port.
+const MAX_START_ATTEMPTS: usize = 10;
 /// Time limit for a page to reach a state.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -61,13 +63,7 @@ impl Browser {
     /// # Errors
     /// Fails if chromedriver or chromium does not start.
     pub fn start(options: BrowserOptions) -> Result<Self> {
-        let mut command = Running::command(Path::new(CHROMEDRIVER), None);
-        command.arg("--port=0");
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut process = Running::spawn(command)?;
-        let output = process.process.stdout.take().context("chromedriver has no output")?;
-        let mut output = BufReader::new(output);
-        let port = read_port(&mut output)?;
+        let (process, output, port) = start_chromedriver()?;
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let url = format!("http://127.0.0.1:{port}");
@@ -281,18 +277,40 @@ impl Drop for Browser {
     }
 }
 
-/// Reads the port that chromedriver has chosen. Its last line of output is `ChromeDriver was started successfully on port 41575.`
-fn read_port(output: &mut BufReader<ChildStdout>) -> Result<u16> {
+/// Starts chromedriver, and returns its process, its output and its port. With `--port=0`, it takes a port that is free for
+/// IPv6 and then the same port for IPv4, which another process may use: it then ends, and is started again.
+fn start_chromedriver() -> Result<(Running, BufReader<ChildStdout>, u16)> {
     let mut text = String::new();
+    for _ in 0..MAX_START_ATTEMPTS {
+        let mut command = Running::command(Path::new(CHROMEDRIVER), None);
+        command.arg("--port=0");
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut process = Running::spawn(command)?;
+        let output = process.process.stdout.take().context("chromedriver has no output")?;
+        let mut output = BufReader::new(output);
+        text.clear();
+        if let Some(port) = read_port(&mut output, &mut text)? {
+            return Ok((process, output, port));
+        }
+        if !text.contains("port not available") {
+            break;
+        }
+    }
+    bail!("chromedriver does not start: {text}")
+}
+
+/// Reads the port that chromedriver has chosen; `None` if it ends. Its last line of output is
+/// `ChromeDriver was started successfully on port 41575.` The output is appended to `text`.
+fn read_port(output: &mut BufReader<ChildStdout>, text: &mut String) -> Result<Option<u16>> {
     loop {
         let begin = text.len();
-        if output.read_line(&mut text)? == 0 {
-            bail!("chromedriver does not start: {text}");
+        if output.read_line(text)? == 0 {
+            return Ok(None);
         }
         let line = text.get(begin..).unwrap_or_default();
         if let Some((_, port)) = line.split_once("started successfully on port ") {
             let port = port.trim().trim_end_matches('.');
-            return port.parse().with_context(|| format!("chromedriver: {line}"));
+            return port.parse().map(Some).with_context(|| format!("chromedriver: {line}"));
         }
     }
 }
