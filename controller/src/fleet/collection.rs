@@ -72,6 +72,16 @@ impl Fleet {
         fleet
     }
 
+    /// Adds a MachineDeployment with its missing machines to a fleet that has no MachineDeployments.
+    pub fn add_deployment(&mut self, item: FleetItem) {
+        let FleetItem { location, object } = item;
+        let added = object.and_then(|object| self.add(object, &location, &mut HashMap::new()));
+        if let Err(problem) = added {
+            self.problems.push(problem);
+        }
+        self.expand_deployments();
+    }
+
     fn add(
         &mut self,
         object: FleetObject,

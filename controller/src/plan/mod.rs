@@ -3,15 +3,25 @@
 
 mod add;
 mod addition;
+mod allocatable;
 mod build;
+mod change_effect;
 mod claims;
 mod drain;
 mod drain_decisions;
+mod place;
 mod placed_vm;
+mod pool_effects;
+mod profile_change;
+mod profile_effects;
+mod profile_hosts;
 mod request;
+mod reserved_cores;
 mod result;
 mod spread;
 mod table;
+#[cfg(test)]
+pub(crate) mod test_fleet;
 mod topology_scope;
 mod unplaced;
 mod usage;
@@ -20,9 +30,13 @@ mod why_table;
 
 pub use add::{AddRequest, ParseAddError};
 pub use addition::AdditionResult;
+pub use change_effect::{ChangeEffect, FieldChange};
 pub use drain::{BlockedVm, DrainResult, MovedVm, ReplacedVm};
 pub use drain_decisions::DrainDecision;
+pub use place::{Outcome, place, place_with_copies};
 pub use placed_vm::PlacedVm;
+pub use profile_change::{Departure, ProfileResult, VmOfChangedHost, VmResult, simulate_profile};
+pub use profile_hosts::ProfileChange;
 pub use request::VmRequest;
 pub use result::{Plan, PlanOptions};
 pub use spread::{ControlPlaneDomain, ControlPlanes};
@@ -41,25 +55,7 @@ use crate::fleet::Fleet;
 pub fn plan(fleet: &Fleet, options: &PlanOptions) -> Plan {
     let mut simulation =
         Simulation::build(fleet, options.add.as_ref().and_then(AddRequest::host_addition));
-    let mut plan = Plan {
-        running_count: simulation.running_count,
-        stopped_count: simulation.stopped_count,
-        ignored: fleet.ignored_counts.clone(),
-        tenants: fleet.tenants.clone(),
-        machine_deployments: fleet.machine_counts.clone(),
-        ..Plan::default()
-    };
-    let pending = std::mem::take(&mut simulation.pending);
-    plan.placed.reserve(pending.len());
-    let mut unplaced_vms = Vec::new();
-    for vm in &pending {
-        let minimum = simulation.engine.control_plane_spread().minimum();
-        match simulation.engine.place_pod(&vm.request, None) {
-            Some(host) => plan.placed.push(simulation.placed_vm(vm, host, minimum)),
-            None => unplaced_vms.push(vm),
-        }
-    }
-    plan.unplaced = unplaced::explain_all(fleet, &simulation.engine, &unplaced_vms);
+    let mut plan = place::place_pending(fleet, &mut simulation);
     if let Some(add) = &options.add {
         plan.added =
             Some(addition::simulate_addition(fleet, add, plan.placed.len() + plan.unplaced.len()));
@@ -67,8 +63,6 @@ pub fn plan(fleet: &Fleet, options: &PlanOptions) -> Plan {
     if let Some(host) = &options.drain {
         plan.drain = Some(drain::simulate_drain(fleet, &mut simulation, host, options.now));
     }
-    plan.hosts = usage::host_usages(&simulation.engine);
-    plan.control_planes = spread::control_planes(&simulation.engine);
-    plan.problems = std::mem::take(&mut simulation.problems);
+    place::complete(&mut plan, &mut simulation);
     plan
 }
