@@ -1,21 +1,26 @@
 //! Simulations of the web console, with the engine of `plan` on the state that a user may list.
 
+mod comparison;
+mod input;
+mod what_if;
+
 use berth_api::Problem;
 use berth_console::{
-    BlockedVm, DrainReport, DrainStep, MoveKind, PlacementReport, Ranking, Refusal, SimulatedMove,
-    SimulatedPlacement, SimulationError, Simulator,
+    BlockedVm, Change, DrainReport, DrainStep, MoveKind, PlacementReport, ProfileSource, Ranking,
+    SimulatedMove, SimulatedPlacement, SimulationError, Simulator, WhatIfReport,
 };
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use tokio::runtime::Handle;
 
+use self::comparison::{refusal, texts};
 use super::input::ReplacedObjects;
 use super::live::{ListError, Listing, ListingError, list_items_with_client};
 use crate::evacuation::reason::EvacuationReason;
 use crate::fleet::Fleet;
 use crate::plan::{
-    self, Chosen, DrainResult, Explanation, HostRefusal, MovedVm, Placement, PlanOptions,
-    ReplacedVm, explain_placement,
+    self, Chosen, DrainResult, Explanation, MovedVm, Placement, PlanOptions, ReplacedVm,
+    explain_placement,
 };
 
 /// Maximum number of objects of a simulation. Each may need 10 KB, and the console has a memory limit.
@@ -38,7 +43,7 @@ impl Default for ClusterSimulator {
 impl Simulator for ClusterSimulator {
     fn drain(&self, client: &Client, host: &str) -> Result<DrainReport, SimulationError> {
         let command = || format!("kubectl berth drain-check {host}");
-        let fleet = self.read_fleet(client, true, command)?;
+        let fleet = self.read_fleet(client, Purpose::Drain, command)?;
         let (drain, now) = (Some(host.to_owned()), Timestamp::now());
         let plan = plan::plan(&fleet, &PlanOptions { drain, now, ..PlanOptions::default() });
         let drain = plan.drain.unwrap_or_default();
@@ -55,7 +60,8 @@ impl Simulator for ClusterSimulator {
         name: &str,
     ) -> Result<PlacementReport, SimulationError> {
         let vm = format!("{namespace}/{name}");
-        let fleet = self.read_fleet(client, false, || format!("kubectl berth why {vm}"))?;
+        let fleet =
+            self.read_fleet(client, Purpose::Placement, || format!("kubectl berth why {vm}"))?;
         let Explanation { placement, mut problems } = explain_placement(&fleet, &vm);
         problems.sort_by_key(|problem| !is_problem_of_vm(problem, namespace, name));
         let mut problems = texts(&problems);
@@ -73,6 +79,50 @@ impl Simulator for ClusterSimulator {
         };
         Ok(PlacementReport { placement, problems })
     }
+
+    fn what_if(&self, client: &Client, change: &Change) -> Result<WhatIfReport, SimulationError> {
+        match change {
+            Change::AddHosts { host, count } => {
+                let command = || format!("kubectl berth what-if --add {count}x{host}");
+                let fleet = self.read_fleet(client, Purpose::Placement, command)?;
+                what_if::add_hosts(&fleet, host, *count)
+            }
+            Change::Machines { namespace, yaml } => {
+                let found = input::read_deployment(namespace, yaml)?;
+                let fleet = self.read_fleet(client, Purpose::Machines, what_if_command)?;
+                what_if::add_machines(fleet, found)
+            }
+            Change::Profile { profile, hosts } => {
+                let given = match profile {
+                    ProfileSource::Existing(_) => None,
+                    ProfileSource::Yaml(text) => Some(input::read_profile(text)?),
+                };
+                let fleet = self.read_fleet(client, Purpose::Placement, what_if_command)?;
+                let existing = match profile {
+                    ProfileSource::Existing(name) => fleet.profiles.get(name).cloned(),
+                    ProfileSource::Yaml(_) => None,
+                };
+                let unknown = SimulationError::Unknown("there is no such HostProfile");
+                let profile = given.or(existing).ok_or(unknown)?;
+                Ok(what_if::change_profile(fleet, profile, hosts.iter().cloned().collect()))
+            }
+        }
+    }
+}
+
+/// Command without a limit for changes with files.
+fn what_if_command() -> String {
+    "kubectl berth what-if -f FILE".to_owned()
+}
+
+/// Purpose of a simulation, which decides what is listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    Placement,
+    /// The drain of a host depends on MachineDeployments.
+    Drain,
+    /// The rendering of machines depends on their tenants.
+    Machines,
 }
 
 impl ClusterSimulator {
@@ -80,12 +130,17 @@ impl ClusterSimulator {
     fn read_fleet(
         &self,
         client: &Client,
-        is_drain: bool,
+        purpose: Purpose,
         command: impl FnOnce() -> String,
     ) -> Result<Fleet, SimulationError> {
         let (mut problems, replaced) = (Vec::new(), ReplacedObjects::default());
         let max_objects = self.max_objects;
-        let listing = Listing { is_drain, has_tenants: false, replaced: &replaced, max_objects };
+        let listing = Listing {
+            is_drain: purpose == Purpose::Drain,
+            has_tenants: purpose == Purpose::Machines,
+            replaced: &replaced,
+            max_objects,
+        };
         let listed = list_items_with_client(client, &listing, &mut problems);
         let ListingError { objects, cause } = match Handle::current().block_on(listed) {
             Ok(items) => return Ok(Fleet::from_items(items, problems)),
@@ -100,10 +155,6 @@ impl ClusterSimulator {
             },
         })
     }
-}
-
-fn texts(problems: &[Problem]) -> Vec<String> {
-    problems.iter().map(ToString::to_string).collect()
 }
 
 /// Returns true if a problem is about the objects of a VM: its VirtualMachine, its VirtualMachineInstance or its launcher pod.
@@ -171,11 +222,6 @@ fn ranking(chosen: Chosen) -> Ranking {
         accepting: chosen.accepting,
         refusals: chosen.refusals.into_iter().map(refusal).collect(),
     }
-}
-
-fn refusal(refusal: HostRefusal) -> Refusal {
-    let HostRefusal { reason, hosts, example, detail } = refusal;
-    Refusal { hosts, reason, example, detail }
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ mod objects;
 mod pages;
 mod query;
 mod random;
+mod refusal;
 mod requests;
 mod rights;
 mod router;
@@ -31,11 +32,18 @@ mod test_helpers;
 mod time_limits;
 mod tls;
 mod vm_stream;
+mod what_if;
 mod write_limit;
 
+pub use refusal::Refusal;
 pub use run::run;
 pub use settings::{Settings, SettingsError, Transport};
 pub use simulation::{
-    BlockedVm, DrainReport, DrainStep, MoveKind, PlacementReport, Ranking, Refusal, SimulatedMove,
+    BlockedVm, DrainReport, DrainStep, MoveKind, PlacementReport, Ranking, SimulatedMove,
     SimulatedPlacement, SimulationError, Simulator,
+};
+pub use what_if::{
+    Change, FreeAmount, HostAfterChange, HostChange, HostEffect, HostMap, Interruption,
+    InterruptionKind, MAX_ADDED_HOSTS, MachineNumbers, NewPlacement, ProfileSource, Totals,
+    VmWithoutHost, WhatIfReport,
 };

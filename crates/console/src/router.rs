@@ -8,7 +8,7 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 
 use crate::error::PageError;
-use crate::handlers::{create, live, session, simulations, streams, views};
+use crate::handlers::{create, live, session, simulations, streams, views, what_if};
 use crate::host_check::check_host;
 use crate::state::Shared;
 use crate::time_limits::{RESPONSE_TIMEOUT, SIMULATION_TIMEOUT, limit_time};
@@ -18,6 +18,9 @@ pub(crate) fn build_router(console: Shared) -> Router {
     let simulations = Router::new()
         .route("/hosts/{host}/drain", get(simulations::drain))
         .route("/vms/{namespace}/{name}/why", get(simulations::placement))
+        .route("/hosts/{host}/add", get(what_if::add_hosts))
+        .route("/what-if/profile", get(what_if::profile_form).post(what_if::profile))
+        .route("/tenants/{tenant}/what-if", get(what_if::machines_form).post(what_if::machines))
         .layer(from_fn_with_state((console.clone(), SIMULATION_TIMEOUT), limit_time));
     Router::new()
         .route("/", get(views::fleet))

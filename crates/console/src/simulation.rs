@@ -1,8 +1,12 @@
 //! Simulations with the placement engine, on the state of the cluster that the user may list. The engine belongs to the
 //! controller, which passes a [`Simulator`] to the console.
 
+use berth_api::Problem;
 use berth_runtime::call::CallError;
 use kube::Client;
+
+use crate::refusal::Refusal;
+use crate::what_if::{Change, WhatIfReport};
 
 /// Runs the placement engine. The methods block, and are called on a thread for blocking work of a tokio runtime.
 pub trait Simulator: Send + Sync {
@@ -22,6 +26,12 @@ pub trait Simulator: Send + Sync {
         namespace: &str,
         name: &str,
     ) -> Result<PlacementReport, SimulationError>;
+
+    /// Simulates a change, with the objects that the user of `client` may list. It changes no object.
+    ///
+    /// # Errors
+    /// Returns the reason why the state of the cluster is not known, or why the change is not valid.
+    fn what_if(&self, client: &Client, change: &Change) -> Result<WhatIfReport, SimulationError>;
 }
 
 /// Reason why nothing was simulated.
@@ -45,6 +55,12 @@ pub enum SimulationError {
         /// First problems of objects, those of the VM before all others.
         problems: Vec<String>,
     },
+    /// The text of the user is no valid object: the problems with object, field and value.
+    #[error("the object is not valid")]
+    Invalid(Vec<Problem>),
+    /// The text of the user is an object of another kind, and may contain a credential.
+    #[error("{0}")]
+    OtherKind(Problem),
     /// The state of the cluster would need too much memory.
     #[error("the cluster has too many objects for the console: use `{command}`")]
     TooLarge {
@@ -108,19 +124,6 @@ pub struct BlockedVm {
     pub refusals: Vec<Refusal>,
     /// Suggested remedy.
     pub remedy: String,
-}
-
-/// Hosts that refuse a VM for the same reason.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
-    /// Number of hosts.
-    pub hosts: usize,
-    /// Reason of all these hosts.
-    pub reason: String,
-    /// One of the hosts.
-    pub example: String,
-    /// Reason of this host in detail.
-    pub detail: String,
 }
 
 /// First reason that the controller would report for a machine.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use axum::http::{Request, Response};
+use berth_api::Problem;
 use berth_views::Kind;
 use kube::Client;
 use kube::client::Body;
@@ -21,8 +22,9 @@ use crate::session::store::SessionStore;
 use crate::simulation::{DrainReport, PlacementReport, SimulationError, Simulator};
 use crate::state::{Console, Identity, Shared};
 use crate::vm_stream::viewers::Viewers;
+use crate::what_if::{Change, Totals, WhatIfReport};
 
-/// A simulator for which every drain is possible, and which knows no VM.
+/// A simulator for which every drain is possible, which knows no VM, and which refuses all profiles.
 struct TestSimulator;
 
 impl Simulator for TestSimulator {
@@ -32,6 +34,25 @@ impl Simulator for TestSimulator {
 
     fn explain(&self, _: &Client, _: &str, _: &str) -> Result<PlacementReport, SimulationError> {
         Err(SimulationError::SignedOut)
+    }
+
+    fn what_if(&self, _: &Client, change: &Change) -> Result<WhatIfReport, SimulationError> {
+        match change {
+            Change::AddHosts { count, .. } => {
+                let after = Totals { hosts: *count as usize, ..Totals::default() };
+                Ok(WhatIfReport { after, ..WhatIfReport::default() })
+            }
+            Change::Machines { yaml, .. } if yaml.contains("kind: Secret") => {
+                Err(SimulationError::OtherKind(Problem::new("x", "kind", "Secret", "is wrong")))
+            }
+            Change::Machines { .. } => Ok(WhatIfReport::default()),
+            Change::Profile { .. } => Err(SimulationError::Invalid(vec![Problem::new(
+                "HostProfile x",
+                "spec.priority",
+                "",
+                "is wrong",
+            )])),
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Handlers of requests.
 
+mod change_input;
 pub(crate) mod create;
 pub(crate) mod live;
 mod reads;
@@ -8,3 +9,4 @@ pub(crate) mod simulations;
 pub(crate) mod streams;
 mod subject;
 pub(crate) mod views;
+pub(crate) mod what_if;

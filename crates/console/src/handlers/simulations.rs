@@ -59,7 +59,7 @@ pub(crate) async fn placement(
 }
 
 /// Finds the object of a page, before anything is simulated. Returns an error if the user does not see the object.
-async fn find_visible<T: Send + 'static>(
+pub(super) async fn find_visible<T: Send + 'static>(
     console: &Console,
     user: &SignedIn,
     find: impl FnOnce(&Snapshot) -> Option<T> + Send + 'static,
@@ -70,7 +70,7 @@ async fn find_visible<T: Send + 'static>(
 
 /// Runs a simulation. Only one runs at a time, because each needs a copy of all objects, and a user can have only one that
 /// runs or waits.
-async fn simulate<T: Send + 'static>(
+pub(super) async fn simulate<T: Send + 'static>(
     console: &Console,
     user: &SignedIn,
     run: impl FnOnce(&dyn Simulator, &Client) -> Result<T, SimulationError> + Send + 'static,

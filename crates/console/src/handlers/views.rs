@@ -66,7 +66,7 @@ pub(super) fn check_names(names: &[&str]) -> Result<(), PageError> {
     if names.iter().all(|name| is_object_name(name)) { Ok(()) } else { Err(PageError::NotFound) }
 }
 
-fn query(uri: &Uri) -> Fields {
+pub(super) fn query(uri: &Uri) -> Fields {
     Fields::parse(uri.query().unwrap_or_default().as_bytes())
 }
 

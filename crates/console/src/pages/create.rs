@@ -75,6 +75,8 @@ pub(crate) fn content(page: &CreatePage<'_>) -> Content {
                     }
                 }
                 button type="submit" { "Check" }
+                // Without scripts too, the browser sends the form to another page.
+                button type="submit" formaction={ (tenant_path(page.tenant)) "/what-if" } { "Where would the machines go?" }
             }
             (preview(page.checked))
         }

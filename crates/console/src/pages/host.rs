@@ -14,6 +14,8 @@ use super::parts::{
     known, machine_link, notices, table, tenant_link, text_or_dash,
 };
 use super::reads::{Read, event_section};
+use super::what_if_forms::PROFILE_PATH;
+use crate::query::url;
 
 /// Size of a CPU in the map, in pixels.
 const CELL_PIXELS: usize = 14;
@@ -37,6 +39,8 @@ pub(crate) fn content(
         @if let Some(drain) = &detail.row.drain { p .warning { "Drain: " (drain.reason) ": " (excerpt(&drain.message)) } }
         (issue_list(&detail.row.issues))
         p { a href={ (host_path(name)) "/drain" } { "What if this host is drained?" } }
+        p { a href={ (host_path(name)) "/add" } { "What if hosts like this one are added?" } }
+        p { a href=(url(PROFILE_PATH, &[("host", name)])) { "What if a profile applies to this host?" } }
         (report(snapshot, &detail))
         section {
             h2 { "Zones" }

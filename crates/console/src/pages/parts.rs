@@ -13,6 +13,8 @@ const UNKNOWN: &str = "-";
 pub(super) const UNKNOWN_STATE: &str = "Unknown";
 /// Maximum number of characters of a message on a page. Users can write messages of any length into objects.
 const MAX_MESSAGE: usize = 2000;
+/// Maximum number of rows of a table whose length a user can choose.
+pub(super) const MAX_ROWS: usize = 200;
 
 /// Returns the class of the style of a severity.
 pub(super) const fn severity_class(severity: Severity) -> &'static str {
@@ -86,6 +88,21 @@ pub(super) fn table(label: &str, head: &[&str], rows: &[Markup], empty: &str) ->
                 }
             }
         }
+    }
+}
+
+/// Returns a table as [`table`] does, with at most [`MAX_ROWS`] rows.
+pub(super) fn limited_table<T>(
+    label: &str,
+    head: &[&str],
+    all: &[T],
+    row: impl Fn(&T) -> Markup,
+    empty: &str,
+) -> Markup {
+    let rows: Vec<Markup> = all.iter().take(MAX_ROWS).map(row).collect();
+    html! {
+        (table(label, head, &rows, empty))
+        @if all.len() > rows.len() { p { "And " (all.len() - rows.len()) " more." } }
     }
 }
 

@@ -10,13 +10,14 @@ use super::layout::Content;
 use super::parts::{
     badge, excerpt, facts, host_link, host_path, machine_link, machine_path, table, text_or_dash,
 };
+use crate::refusal::Refusal;
 use crate::simulation::{
-    BlockedVm, DrainReport, DrainStep, MoveKind, PlacementReport, Ranking, Refusal, SimulatedMove,
+    BlockedVm, DrainReport, DrainStep, MoveKind, PlacementReport, Ranking, SimulatedMove,
     SimulatedPlacement, SimulationError,
 };
 
 /// Consequence of problems of objects.
-const WRONG_RESULT: &str = "The result may be wrong because of them.";
+pub(super) const WRONG_RESULT: &str = "The result may be wrong because of them.";
 
 /// A simulation and the time at which its state was read.
 pub(crate) struct Simulated<T> {
@@ -176,7 +177,7 @@ fn target_table(moves: &[SimulatedMove]) -> Markup {
     table("Hosts that receive VMs", &["Host", "VMs"], &rows, "No host receives a VM.")
 }
 
-fn problem_section(problems: &[String], consequence: &str) -> Markup {
+pub(super) fn problem_section(problems: &[String], consequence: &str) -> Markup {
     html! {
         @if !problems.is_empty() {
             section {
@@ -238,7 +239,7 @@ fn ranking_sections(ranking: &Ranking) -> Markup {
     }
 }
 
-fn refusal_list(refusals: &[Refusal]) -> Markup {
+pub(super) fn refusal_list(refusals: &[Refusal]) -> Markup {
     html! {
         @if refusals.is_empty() {
             p .empty { "No host refuses the VM." }
@@ -256,7 +257,7 @@ fn refusal_list(refusals: &[Refusal]) -> Markup {
 }
 
 /// Returns a link to a VM, or its name if it has no namespace.
-fn vm_link(vm: &str) -> Markup {
+pub(super) fn vm_link(vm: &str) -> Markup {
     match vm.split_once('/') {
         Some((namespace, name)) => {
             html! { (namespace) "/" (machine_link(&ObjectName::new(namespace, name))) }

@@ -48,6 +48,7 @@ pub(crate) fn content(snapshot: &Snapshot, name: &str, reads: &TenantReads) -> O
         section {
             h2 { "MachineDeployments" }
             @if reads.may_create { p { a href={ (tenant_path(name)) "/create" } { "Create machines" } } }
+            p { a href={ (tenant_path(name)) "/what-if" } { "What if the tenant gets more machines?" } }
             (deployment_table(snapshot, &row.namespace))
         }
         section { h2 { "Machines" } (machine_table(&detail.machine_rows, "The tenant has no machines that you may see.")) }
