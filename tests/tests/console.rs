@@ -2,6 +2,7 @@
 
 #![expect(
     clippy::disallowed_methods,
+    clippy::panic,
     clippy::unwrap_used,
     reason = "tests run programs and read files, and fail by panicking"
 )]
@@ -14,6 +15,8 @@ mod guests;
 mod objects;
 #[path = "console/streams.rs"]
 mod streams;
+#[path = "console/what_if.rs"]
+mod what_if;
 
 use std::fs::File;
 use std::io::Read as _;
@@ -49,8 +52,11 @@ const PAGES: [(&str, &str); 7] = [
 ];
 
 /// Pages that receive no changes, with a text that they show.
-const OTHER_PAGES: [(&str, &str); 3] = [
+const OTHER_PAGES: [(&str, &str); 6] = [
     ("/tenants/bank/create", "Number of machines"),
+    ("/tenants/bank/what-if", "YAML of the MachineDeployment"),
+    ("/what-if/profile", "Name of a HostProfile"),
+    ("/hosts/rack1-a/add?count=2", "VMs that get a host"),
     ("/hosts/rack1-a/drain", "cluster-bank/bank-web"),
     ("/vms/cluster-bank/bank-web/why", "It changes no object"),
 ];
@@ -186,6 +192,7 @@ fn console_works_in_a_browser() {
     pages_work_without_scripts(&console);
     machines_are_created_with_a_form(&console);
     consoles_and_screens_are_connected(&console, &guests);
+    what_if::changes_are_simulated(&console, &tenant_token);
     user_of_a_tenant_sees_only_the_tenant(&console, &tenant_token);
     forms_and_cookies_cannot_be_reused(&console, &browser);
 }
@@ -491,6 +498,8 @@ fn user_of_a_tenant_sees_only_the_tenant(console: &Console, token: &str) {
         "/tenants/shop",
         "/hosts/rack1-a",
         "/hosts/rack1-a/drain",
+        "/hosts/rack1-a/add",
+        "/tenants/shop/what-if",
     ] {
         console.open(&browser, path);
         assert_eq!(browser.text("h1").unwrap(), "Not found", "{path}");
