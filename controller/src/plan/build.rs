@@ -121,7 +121,12 @@ impl Simulation {
         self.engine.set_control_plane_spread(&spread);
     }
 
-    pub(super) fn add_host(&mut self, fleet: &Fleet, facts: Result<ReportedHost, Problem>, has_node: bool) {
+    pub(super) fn add_host(
+        &mut self,
+        fleet: &Fleet,
+        facts: Result<ReportedHost, Problem>,
+        has_node: bool,
+    ) {
         let mut facts = match facts {
             Ok(facts) => facts,
             Err(problem) => return self.problems.push(problem),
@@ -201,7 +206,8 @@ impl Simulation {
                 spec.unschedulable = None;
                 // Kubernetes sets these taints because of the state of the host.
                 let taints = spec.taints.iter_mut();
-                taints.for_each(|taints| taints.retain(|taint| !taint.key.starts_with(STATE_TAINTS)));
+                taints
+                    .for_each(|taints| taints.retain(|taint| !taint.key.starts_with(STATE_TAINTS)));
                 node
             });
             let facts = ReportedHost::read(&infra, node.as_ref(), &mut self.problems);
