@@ -7,6 +7,7 @@ use berth_api::{Class, HostProfile, InfraConfigSpec};
 use k8s_openapi::api::core::v1;
 
 use super::add::HostAddition;
+use super::schedulable::make_schedulable;
 use crate::fleet::{Fleet, FleetMachine, StorageObjects, pod_claims};
 use crate::parallel;
 use berth_api::Problem;
@@ -57,9 +58,6 @@ fn assumed_labels<'a>(launchers: impl Iterator<Item = &'a Launcher>) -> BTreeMap
         .map(|(key, value)| (key.clone(), value.clone()))
         .collect()
 }
-
-/// Prefix of the taints that Kubernetes sets, such as that of a Node that is cordoned.
-const STATE_TAINTS: &str = "node.kubernetes.io/";
 
 /// Label in which KubeVirt stores the name of the pod's VM.
 const VM_NAME_LABEL: &str = "vm.kubevirt.io/name";
@@ -202,12 +200,7 @@ impl Simulation {
                     names.for_each(|value| value.clone_from(&name));
                     labels.insert("kubernetes.io/hostname".to_owned(), name.clone());
                 }
-                let spec = node.spec.get_or_insert_default();
-                spec.unschedulable = None;
-                // Kubernetes sets these taints because of the state of the host.
-                let taints = spec.taints.iter_mut();
-                taints
-                    .for_each(|taints| taints.retain(|taint| !taint.key.starts_with(STATE_TAINTS)));
+                make_schedulable(&mut node);
                 node
             });
             let facts = ReportedHost::read(&infra, node.as_ref(), &mut self.problems);

@@ -18,6 +18,7 @@ mod profile_hosts;
 mod request;
 mod reserved_cores;
 mod result;
+mod schedulable;
 mod spread;
 mod table;
 #[cfg(test)]

@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::change_effect::{ChangeEffect, FieldChange};
 use super::profile_effects::apply_spec;
+use super::schedulable::make_schedulable;
 use crate::fleet::Fleet;
 use crate::managed_fields::fields_applied_by;
 use crate::profiles::{
@@ -243,5 +244,5 @@ fn leave_host(host: &mut ChangedHost) {
             zone.hugepages.iter_mut().for_each(|pool| pool.free = Some(pool.total));
         }
     }
-    host.node.spec.get_or_insert_default().unschedulable = None;
+    make_schedulable(&mut host.node);
 }
