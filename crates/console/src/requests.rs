@@ -67,14 +67,13 @@ impl SignedIn {
         permitted.map_err(|error| self.rights_error(console, &error))
     }
 
-    /// Returns true if the user may open a stream to a VM.
-    pub(crate) async fn may_open(
+    /// Returns the kinds of streams to a VM that the user may open.
+    pub(crate) async fn openable_streams(
         &self,
         console: &Console,
-        kind: StreamKind,
         machine: &ObjectName,
-    ) -> Result<bool, PageError> {
-        let permitted = self.session.rights.may_open(kind, machine).await;
+    ) -> Result<Vec<StreamKind>, PageError> {
+        let permitted = self.session.rights.openable_streams(machine).await;
         permitted.map_err(|error| self.rights_error(console, &error))
     }
 
@@ -229,6 +228,7 @@ mod tests {
             assert_eq!(is_same_origin(&all), expected, "{headers:?}");
         }
     }
+
     #[test]
     fn sockets_of_other_sites_are_refused() {
         let host = ("host", "console.example");

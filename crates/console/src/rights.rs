@@ -156,14 +156,15 @@ impl Rights {
         Ok(!self.permitted(vec![question]).await?.is_empty())
     }
 
-    /// Returns true if the user may open a stream to a VM.
-    pub(crate) async fn may_open(
+    /// Returns the kinds of streams to a VM that the user may open.
+    pub(crate) async fn openable_streams(
         &self,
-        kind: StreamKind,
         machine: &ObjectName,
-    ) -> Result<bool, RightsError> {
-        let question = Question::Open(kind, machine.clone());
-        Ok(!self.permitted(vec![question]).await?.is_empty())
+    ) -> Result<Vec<StreamKind>, RightsError> {
+        let question = |kind| Question::Open(kind, machine.clone());
+        let permitted = self.permitted(StreamKind::ALL.map(question).to_vec()).await?;
+        let is_permitted = |kind: &StreamKind| permitted.contains(&question(*kind));
+        Ok(StreamKind::ALL.into_iter().filter(is_permitted).collect())
     }
 
     /// Asks the API server whether the user may still use an open stream to a VM, also if an answer is known: it may be a

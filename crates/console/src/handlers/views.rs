@@ -17,7 +17,6 @@ use crate::pages::{fleet, host, machine, machines, networks, tenant, tenants};
 use crate::query::{Fields, is_object_name};
 use crate::requests::SignedIn;
 use crate::state::{Console, Shared};
-use crate::vm_stream::kind::StreamKind;
 
 /// Reads the visible objects with `show`, and returns the page with this content; `None` if the object of the page is not
 /// visible.
@@ -147,12 +146,7 @@ pub(crate) async fn machine(
     check_names(&[&namespace, &name])?;
     let kinds = ["VirtualMachine", "VirtualMachineInstance"];
     let object = ObjectName::new(namespace, name.as_str());
-    let mut streams = Vec::new();
-    for kind in [StreamKind::Console, StreamKind::Screen] {
-        if user.may_open(&console, kind, &object).await? {
-            streams.push(kind);
-        }
-    }
+    let streams = user.openable_streams(&console, &object).await?;
     let events = reads::events(&console, &user, kinds, &object).await;
     let reads = MachineReads { events, streams };
     show(&console, user, Section::Machines, &name, move |snapshot| {

@@ -15,6 +15,8 @@ pub(crate) enum StreamKind {
 }
 
 impl StreamKind {
+    pub(crate) const ALL: [Self; 2] = [Self::Console, Self::Screen];
+
     /// Returns the subresource of KubeVirt.
     pub(crate) const fn subresource(self) -> Subresource {
         match self {
@@ -59,8 +61,7 @@ impl FromStr for StreamKind {
     type Err = UnknownKind;
 
     fn from_str(text: &str) -> Result<Self, UnknownKind> {
-        let kinds = [Self::Console, Self::Screen];
-        kinds.into_iter().find(|kind| kind.to_string() == text).ok_or(UnknownKind)
+        Self::ALL.into_iter().find(|kind| kind.to_string() == text).ok_or(UnknownKind)
     }
 }
 
