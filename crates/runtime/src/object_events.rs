@@ -57,7 +57,7 @@ pub async fn latest_events(
             kinds.contains(&kind)
         };
         latest.extend(list.items.into_iter().filter(is_own).map(ObjectEvent::from));
-        keep_latest(&mut latest);
+        keep_latest(&mut latest, MAX_EVENTS);
         let token = list.metadata.continue_.filter(|token| !token.is_empty());
         let Some(token) = token else { break };
         params = params.continue_token(&token);
@@ -65,10 +65,10 @@ pub async fn latest_events(
     Ok(latest)
 }
 
-/// Sorts Events, the latest first, and removes old ones.
-fn keep_latest(events: &mut Vec<ObjectEvent>) {
+/// Sorts Events, the latest first, and removes all but this number of them.
+pub fn keep_latest(events: &mut Vec<ObjectEvent>, number: usize) {
     events.sort_by(|a, b| b.time.cmp(&a.time));
-    events.truncate(MAX_EVENTS);
+    events.truncate(number);
 }
 
 impl From<Event> for ObjectEvent {

@@ -2,7 +2,7 @@
 
 use berth_runtime::call::CallError;
 use berth_runtime::cli::style::Style;
-use berth_runtime::object_events::{ObjectEvent, latest_events};
+use berth_runtime::object_events::{ObjectEvent, keep_latest, latest_events};
 use berth_views::{ObjectName, Snapshot};
 use futures::future::try_join_all;
 use kube::Client;
@@ -35,8 +35,7 @@ pub(super) async fn read_machine_events(
     let objects = std::iter::once((MACHINE_KINDS, name.as_str())).chain(pods);
     let reads = objects.map(|(kinds, name)| latest_events(client, kinds, namespace, name));
     let mut events = try_join_all(reads).await?.concat();
-    events.sort_by(|a, b| b.time.cmp(&a.time));
-    events.truncate(MAX_EVENTS);
+    keep_latest(&mut events, MAX_EVENTS);
     Ok(events)
 }
 
