@@ -121,12 +121,7 @@ impl Simulation {
         self.engine.set_control_plane_spread(&spread);
     }
 
-    pub(super) fn add_host(
-        &mut self,
-        fleet: &Fleet,
-        facts: Result<ReportedHost, Problem>,
-        has_node: bool,
-    ) {
+    fn add_host(&mut self, fleet: &Fleet, facts: Result<ReportedHost, Problem>, has_node: bool) {
         let mut facts = match facts {
             Ok(facts) => facts,
             Err(problem) => return self.problems.push(problem),

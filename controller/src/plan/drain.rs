@@ -160,11 +160,11 @@ pub(super) fn simulate_drain(
 }
 
 /// Returns the name of a machine, and the reason why Berth cannot migrate it; `None` if there is no such reason.
-pub(super) fn named_obstacle(machine: &FleetMachine) -> Option<(String, &str)> {
+fn named_obstacle(machine: &FleetMachine) -> Option<(String, &str)> {
     let message = machine.migration_obstacle.as_deref()?;
     Some((machine.qualified_name(), message))
 }
 
-pub(super) const fn is_unmanaged(machine: &FleetMachine) -> bool {
+const fn is_unmanaged(machine: &FleetMachine) -> bool {
     machine.is_external && !machine.has_deployment
 }
