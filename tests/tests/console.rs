@@ -267,13 +267,26 @@ fn pages_show_objects_and_run_no_hostile_text(console: &Console, browser: &Brows
 }
 
 fn pages_are_accessible(console: &Console, browser: &Browser) {
+    let paths: Vec<&str> = all_pages().map(|(path, _)| path).collect();
+    assert_pages_accessible(console, browser, &paths, |_| ());
+}
+
+/// Asserts for pages, in both themes and widths, that axe-core finds no violation, and that they are not wider than the window.
+/// `wait` is called after each page was opened.
+fn assert_pages_accessible(
+    console: &Console,
+    browser: &Browser,
+    paths: &[&str],
+    wait: impl Fn(&Browser),
+) {
     for theme in ["light", "dark"] {
         console.open(browser, "/");
         choose_theme(browser, theme);
         for width in WIDTHS {
             browser.resize(width, 900).unwrap();
-            for (path, _) in all_pages() {
+            for path in paths {
                 console.open(browser, path);
+                wait(browser);
                 assert_accessible(browser, &format!("{path} {theme} {width}"));
                 let overflow = "return document.documentElement.scrollWidth - document.documentElement.clientWidth;";
                 let overflow = browser.run(overflow, Vec::new()).unwrap();

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::framebuffer::SIZE;
 use crate::guests::Guests;
-use crate::{Console, WIDTHS, assert_accessible, choose_theme, start_browser};
+use crate::{Console, WIDTHS, assert_pages_accessible, start_browser};
 
 const MACHINE: &str = "/vms/cluster-bank/bank-web";
 const CONSOLE: &str = "/vms/cluster-bank/bank-web/console";
@@ -140,21 +140,8 @@ fn screen_is_connected(console: &Console, browser: &Browser, guests: &Guests) {
 }
 
 fn stream_pages_are_accessible(console: &Console, browser: &Browser) {
-    for theme in ["light", "dark"] {
-        console.open(browser, "/");
-        choose_theme(browser, theme);
-        for width in WIDTHS {
-            browser.resize(width, 900).unwrap();
-            for path in [CONSOLE, SCREEN] {
-                console.open(browser, path);
-                wait_for_state(browser, "Connected");
-                assert_accessible(browser, &format!("{path} {theme} {width}"));
-                let overflow = "return document.documentElement.scrollWidth - document.documentElement.clientWidth;";
-                let overflow = browser.run(overflow, Vec::new()).unwrap();
-                assert_eq!(overflow, json!(0), "{path} is wider than {width} pixels");
-            }
-        }
-    }
+    let connected = |browser: &Browser| wait_for_state(browser, "Connected");
+    assert_pages_accessible(console, browser, &[CONSOLE, SCREEN], connected);
 }
 
 fn other_sites_cannot_open_streams(console: &Console, browser: &Browser) {
